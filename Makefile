@@ -1,0 +1,59 @@
+# QI-DPFL: every task of the repository. `make` alone lists them.
+
+PYTHON ?= python3
+# Where torch comes from: CPU wheels by default; a CUDA build by e.g. TORCH_INDEX=https://download.pytorch.org/whl/cu130
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+VENV := .venv
+BIN := $(VENV)/bin
+PROJECTS := shared server client
+INSTALLED := $(VENV)/.installed
+MANIFESTS := constraints.txt pyproject.toml $(PROJECTS:%=%/pyproject.toml)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test unit lint types check format bench clean
+
+help:  ## list the tasks
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED)  ## create .venv and install everything into it
+
+# An index that does not answer within three seconds is left out, so that it cannot hold up the installation.
+$(INSTALLED): $(MANIFESTS)
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("QI-DPFL needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
+	@index=$$($(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=3); print("--extra-index-url", sys.argv[1])' $(TORCH_INDEX)/ 2>/dev/null || true); \
+	test -n "$$index" || echo "note: $(TORCH_INDEX) does not answer; torch comes from the configured package index"; \
+	echo "installing (about a minute) ..."; \
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$index --group dev --editable "./shared[torch]" --editable ./server --editable ./client
+	@touch $@
+
+demo: $(INSTALLED)  ## play one whole task in this process, on the embedded digits
+	$(BIN)/python examples/one_process.py
+
+test: $(INSTALLED)  ## run all tests
+	$(BIN)/python -m pytest --numprocesses 2
+
+unit: $(INSTALLED)  ## run the tests that need no torch, in seconds
+	$(BIN)/python -m pytest tests/unit
+
+lint: $(INSTALLED)  ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)  ## check the types, strictly
+	$(BIN)/mypy $(foreach p,$(PROJECTS),$(p)/qidpfl_$(p)) tests benchmarks examples
+
+check: lint types test  ## lint, types and tests: what CI runs
+
+format: $(INSTALLED)  ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)  ## measure the core against numpy's own limit
+	$(BIN)/python benchmarks/core.py
+
+clean:  ## remove the environment and all caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

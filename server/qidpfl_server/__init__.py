@@ -1,0 +1,1 @@
+"""The coordinator: a service that runs federated tasks, from enrolment to the last payment."""

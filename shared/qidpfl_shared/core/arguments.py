@@ -1,0 +1,178 @@
+"""Checks of arguments, and the one error that an impossible argument raises."""
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Numbers = Sequence[float] | npt.NDArray[Any]
+
+
+class ImpossibleArgument(ValueError):
+    """An argument that no caller can mean; the message names it, shows its value and says what is possible."""
+
+    def __init__(self, name: str, value: object, requirement: str) -> None:
+        shown = repr(value)
+        if len(shown) > 80:
+            shown = f"{shown[:77]}..."
+        super().__init__(f"{name} = {shown}: {requirement}")
+        self.name = name
+        self.value = value
+        self.requirement = requirement
+
+
+def real(name: str, value: object) -> float:
+    """A finite number as float; text, truth values, NaN and infinities are refused."""
+    number = _as_float(name, value)
+    if not math.isfinite(number):
+        raise ImpossibleArgument(name, value, "must be finite")
+    return number
+
+
+def positive(name: str, value: object) -> float:
+    """A finite number above 0."""
+    number = real(name, value)
+    if number <= 0:
+        raise ImpossibleArgument(name, value, "must be greater than 0")
+    return number
+
+
+def non_negative(name: str, value: object) -> float:
+    """A finite number of at least 0."""
+    number = real(name, value)
+    if number < 0:
+        raise ImpossibleArgument(name, value, "must not be negative")
+    return number
+
+
+def limit(name: str, value: object) -> float:
+    """An upper limit: at least 0, where infinity means that there is none."""
+    number = _as_float(name, value)
+    if math.isnan(number) or number < 0:
+        raise ImpossibleArgument(name, value, "must be a limit of at least 0 (infinity: no limit)")
+    return number
+
+
+def probability(name: str, value: object) -> float:
+    """A number strictly between 0 and 1."""
+    number = real(name, value)
+    if not 0 < number < 1:
+        raise ImpossibleArgument(name, value, "must lie strictly between 0 and 1")
+    return number
+
+
+def weight_below_one(name: str, value: object) -> float:
+    """A number in [0, 1)."""
+    number = real(name, value)
+    if not 0 <= number < 1:
+        raise ImpossibleArgument(name, value, "must lie in [0, 1)")
+    return number
+
+
+def discount_factor(name: str, value: object) -> float:
+    """A number in (0, 1]."""
+    number = real(name, value)
+    if not 0 < number <= 1:
+        raise ImpossibleArgument(name, value, "must lie in (0, 1]")
+    return number
+
+
+def whole(name: str, value: object, *, minimum: int = 0) -> int:
+    """A whole number of at least `minimum`."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
+        raise ImpossibleArgument(name, value, "must be a whole number")
+    number = int(value)
+    if number < minimum:
+        raise ImpossibleArgument(name, value, f"must be at least {minimum}")
+    return number
+
+
+def vector(name: str, values: object, *, length: int | None = None) -> Vector:
+    """A fresh one-dimensional float64 array of finite numbers."""
+    array = _as_vector(name, values, length)
+    _require_all(name, array, np.isfinite(array), "must be finite")
+    return array
+
+
+def positive_vector(name: str, values: object, *, length: int | None = None) -> Vector:
+    """A fresh vector of finite numbers above 0."""
+    array = vector(name, values, length=length)
+    _require_all(name, array, array > 0, "must be greater than 0")
+    return array
+
+
+def non_negative_vector(name: str, values: object, *, length: int | None = None) -> Vector:
+    """A fresh vector of finite numbers of at least 0."""
+    array = vector(name, values, length=length)
+    _require_all(name, array, array >= 0, "must not be negative")
+    return array
+
+
+def limit_vector(name: str, values: object | None, *, length: int) -> Vector:
+    """A fresh vector of upper limits; None means that there are none."""
+    if values is None:
+        return np.full(length, np.inf)
+    array = _as_vector(name, values, length)
+    # NaN compares false, so it is refused together with the negative limits.
+    _require_all(name, array, array >= 0, "must be a limit of at least 0 (infinity: no limit)")
+    return array
+
+
+def count_vector(name: str, values: object, *, length: int | None = None) -> Vector:
+    """A fresh vector of counts: whole numbers of at least 0."""
+    array = non_negative_vector(name, values, length=length)
+    _require_all(name, array, array == np.floor(array), "must be a whole number")
+    return array
+
+
+def size_vector(name: str, values: object, *, length: int | None = None) -> Vector:
+    """A fresh vector of numbers of records: whole numbers of at least 1."""
+    array = count_vector(name, values, length=length)
+    _require_all(name, array, array >= 1, "must be at least 1")
+    return array
+
+
+def mask(name: str, values: object, *, length: int) -> Mask:
+    """A fresh array of truth values."""
+    array = np.array(values)
+    if array.shape != (length,):
+        raise ImpossibleArgument(name, array.shape, f"must have length {length}")
+    if length and array.dtype != np.bool_:
+        raise ImpossibleArgument(name, array.dtype.name, "must hold truth values")
+    return array.astype(np.bool_)
+
+
+def _as_float(name: str, value: object) -> float:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        raise ImpossibleArgument(name, value, "must be a number")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ImpossibleArgument(name, value, "must fit into a float") from error
+
+
+def _as_vector(name: str, values: object, length: int | None) -> Vector:
+    try:
+        raw = np.asarray(values)
+        refused = raw.size > 0 and raw.dtype.kind not in "iuf"
+        array = np.array(raw, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ImpossibleArgument(name, values, "must be a sequence of numbers") from error
+    if refused:
+        raise ImpossibleArgument(name, values, "must be a sequence of numbers")
+    if array.ndim != 1:
+        raise ImpossibleArgument(name, array.shape, "must have one dimension")
+    if length is not None and array.size != length:
+        raise ImpossibleArgument(f"len({name})", array.size, f"must be {length}, as many as the clients")
+    return array
+
+
+def _require_all(name: str, array: Vector, holds: Mask, requirement: str) -> None:
+    if not holds.all():
+        index = int(np.argmin(holds))
+        raise ImpossibleArgument(f"{name}[{index}]", float(array[index]), requirement)

@@ -1,0 +1,189 @@
+"""Forecast: the accuracy that a total budget buys, and the rewards that a wished accuracy needs (Remark 1).
+
+The curve is a calibration for one set of clients and one schedule: accuracy really depends on Σ p_i²/(D_i²·ρ_i) and on
+all rounds so far. It is good over about one decade of budgets, so it carries the range it was fitted on and refuses to
+speak outside.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from . import arguments
+from .arguments import ImpossibleArgument, Numbers, Vector
+from .equilibrium import reward_for_total
+from .reward import RewardRange
+
+_GRID_POINTS = 400
+# Budgets given back by an inversion may miss the ends of the calibrated range by rounding.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccuracyCurve:
+    """I(ρ) = I1 - J·exp(-I3·ρ): concave and increasing in the total budget of a round.
+
+    The paper's I2 and I4 cannot be told apart: only J = I2·exp(-I4) is identifiable.
+    """
+
+    ceiling: float
+    drop: float
+    rate: float
+    total_min: float = 0.0
+    total_max: float = math.inf
+
+    def __post_init__(self) -> None:
+        arguments.real("ceiling", self.ceiling)
+        arguments.positive("drop", self.drop)
+        arguments.positive("rate", self.rate)
+        arguments.non_negative("total_min", self.total_min)
+        if not self.total_min < arguments.limit("total_max", self.total_max):
+            raise ImpossibleArgument("total_max", self.total_max, f"must exceed total_min = {self.total_min}")
+
+    @classmethod
+    def from_paper(cls, *, i1: float, i2: float, i3: float, i4: float) -> "AccuracyCurve":
+        """The curve of the paper's four constants."""
+        return cls(ceiling=i1, drop=arguments.positive("i2", i2) * math.exp(-arguments.real("i4", i4)), rate=i3)
+
+    def accuracy(self, *, total: float) -> float:
+        """The accuracy at this total budget; refuses to extrapolate."""
+        total = arguments.non_negative("total", total)
+        if not self.covers(total):
+            raise ImpossibleArgument(
+                "total", total, f"must lie in the calibrated range [{self.total_min:g}, {self.total_max:g}]"
+            )
+        return self.ceiling - self.drop * math.exp(-self.rate * total)
+
+    def covers(self, total: float) -> bool:
+        """Whether the curve was calibrated at this total budget."""
+        return self.total_min * (1 - _ROUNDING) <= total <= self.total_max * (1 + _ROUNDING)
+
+    def needed_total(self, *, accuracy: float) -> float:
+        """The total budget at which the curve reaches an accuracy: 0 if it starts above, infinity if it never does."""
+        gap = self.ceiling - arguments.real("accuracy", accuracy)
+        return max(0.0, math.log(self.drop / gap) / self.rate) if gap > 0 else math.inf
+
+
+class FitStatus(StrEnum):
+    """Whether the measurements determine a curve."""
+
+    FITTED = "fitted"
+    NOT_IDENTIFIABLE = "not_identifiable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveFit:
+    """A fitted curve with its error, or why there is none; `decades` is how wide the calibrated range is."""
+
+    status: FitStatus
+    curve: AccuracyCurve | None
+    rmse: float
+    decades: float
+
+
+def fit_accuracy_curve(*, totals: Numbers, accuracies: Numbers) -> CurveFit:
+    """The least-squares curve through measured accuracies at given total budgets, valid between the extreme budgets.
+
+    For a given rate the other two constants solve a linear problem, so only the rate is searched. Measurements that do
+    not rise and bend (flat, falling, straight, or fewer than three budgets) do not determine a curve.
+    """
+    budgets = arguments.positive_vector("totals", totals)
+    measured = arguments.vector("accuracies", accuracies, length=budgets.size)
+    if np.unique(budgets).size < 3:
+        return _no_curve(rmse=math.inf, decades=0.0)
+    lowest, highest = float(budgets.min()), float(budgets.max())
+
+    def error(log_rate: float) -> float:
+        return _linear_fit(math.exp(log_rate), budgets, measured)[2]
+
+    # Slower than this the curve is a straight line over the range, faster it is flat from the second budget on.
+    grid = np.linspace(math.log(1e-3 / (highest - lowest)), math.log(40 / _smallest_gap(budgets)), _GRID_POINTS)
+    best = int(np.argmin([error(float(point)) for point in grid]))
+    decades = math.log10(highest / lowest)
+    if best in (0, grid.size - 1):
+        return _no_curve(rmse=error(float(grid[best])), decades=decades)
+    found = minimize_scalar(error, bounds=(grid[best - 1], grid[best + 1]), method="bounded", options={"xatol": 1e-12})
+    rate = math.exp(float(found.x))
+    ceiling, drop, rmse = _linear_fit(rate, budgets, measured)
+    if drop <= 0 or np.ptp(measured) == 0:
+        return _no_curve(rmse=rmse, decades=decades)
+    curve = AccuracyCurve(ceiling=ceiling, drop=drop, rate=rate, total_min=lowest, total_max=highest)
+    return CurveFit(status=FitStatus.FITTED, curve=curve, rmse=rmse, decades=decades)
+
+
+def _no_curve(*, rmse: float, decades: float) -> CurveFit:
+    return CurveFit(status=FitStatus.NOT_IDENTIFIABLE, curve=None, rmse=rmse, decades=decades)
+
+
+class RangeStatus(StrEnum):
+    """Whether there are admissible rewards, and if not, why."""
+
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    EMPTY = "empty"
+    OUTSIDE_CALIBRATION = "outside_calibration"
+    TOO_FEW_CLIENTS = "too_few_clients"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardForecast:
+    """The admissible rewards, or why there are none."""
+
+    status: RangeStatus
+    reward_range: RewardRange | None
+
+
+def reward_range(
+    *,
+    curve: AccuracyCurve,
+    target: float,
+    target_max: float | None,
+    privacy_values: Numbers,
+    privacy_weight: float,
+    caps: Numbers | None = None,
+) -> RewardForecast:
+    """The rewards that buy at least `target` and at most `target_max` accuracy (eq. 32); None: no upper end.
+
+    A target at or above the curve's ceiling is infeasible, and so is one that the caps do not allow; an upper target
+    that high has no upper end. Natural logarithms throughout.
+    """
+    values = arguments.positive_vector("privacy_values", privacy_values)
+    limits = arguments.limit_vector("caps", caps, length=values.size)
+    needed = curve.needed_total(accuracy=target)
+    needed_max = math.inf if target_max is None else curve.needed_total(accuracy=target_max)
+    if np.count_nonzero(limits > 0) < 2:
+        return RewardForecast(status=RangeStatus.TOO_FEW_CLIENTS, reward_range=None)
+    if math.isinf(needed):
+        return RewardForecast(status=RangeStatus.INFEASIBLE, reward_range=None)
+    if any(0 < total < math.inf and not curve.covers(total) for total in (needed, needed_max)):
+        return RewardForecast(status=RangeStatus.OUTSIDE_CALIBRATION, reward_range=None)
+    if needed > needed_max:
+        return RewardForecast(status=RangeStatus.EMPTY, reward_range=None)
+
+    def price(total: float) -> float:
+        return reward_for_total(total=total, privacy_values=values, privacy_weight=privacy_weight, caps=limits)
+
+    minimum = price(needed)
+    if math.isinf(minimum):
+        return RewardForecast(status=RangeStatus.INFEASIBLE, reward_range=None)
+    maximum = max(minimum, price(needed_max)) if math.isfinite(needed_max) else math.inf
+    admissible = RewardRange(minimum=minimum, maximum=maximum)
+    return RewardForecast(status=RangeStatus.FEASIBLE, reward_range=admissible)
+
+
+def _linear_fit(rate: float, budgets: Vector, measured: Vector) -> tuple[float, float, float]:
+    """The best ceiling and drop for this rate, and the root mean square error."""
+    start = float(budgets.min())
+    # Measured from the smallest budget, or the exponentials of a fast curve would all vanish.
+    decay = np.exp(-rate * (budgets - start))
+    design = np.stack([np.ones_like(decay), -decay], axis=1)
+    (ceiling, drop), *_ = np.linalg.lstsq(design, measured, rcond=None)
+    rmse = float(np.sqrt(np.mean((design @ np.array([ceiling, drop]) - measured) ** 2)))
+    return float(ceiling), float(drop) * math.exp(min(rate * start, 700.0)), rmse
+
+
+def _smallest_gap(budgets: Vector) -> float:
+    return float(np.diff(np.unique(budgets)).min())

@@ -1,0 +1,197 @@
+"""Is an upload consistent with the noise of its declared budget?
+
+An upload is a signal of norm at most B plus Gaussian noise of standard deviation σ in each of d coordinates. Its energy
+Q = |u|²/σ² is then noncentral chi-square with d degrees of freedom and a noncentrality between 0 and B²/σ². Q grows
+stochastically with the noncentrality, so thresholds at the two ends hold for *every* admissible signal.
+
+The audit shows that the energy is consistent, never that a release is private: noise that is reused, known to somebody
+or deterministic looks the same, and so does pure noise without any training.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+from scipy.special import ndtr, ndtri
+from scipy.stats import chi2, ncx2
+
+from . import arguments
+from .arguments import Numbers, Vector
+from .privacy.mechanisms import Mechanism
+
+# Beyond this many degrees of freedom plus noncentrality the normal approximation is used.
+_NORMAL_FROM = 2e5
+# A verdict of `consistent` is given only where missing and doubled noise would have been seen at least this often.
+_DECISIVE_POWER = 0.5
+
+
+class NoiseVerdict(StrEnum):
+    """What the energy of an upload says about its noise."""
+
+    CONSISTENT = "consistent"
+    TOO_LITTLE_NOISE = "too_little_noise"
+    TOO_MUCH_NOISE = "too_much_noise"
+    UNDECIDABLE = "undecidable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseAudit:
+    """The test of one upload: its noise, its signal bound, and its false-positive rate `alpha`.
+
+    With `feedback` the signal may depend on the noise (early noise moves later gradients). The energy has no known
+    distribution then, and the thresholds come from the triangle inequality instead: wider, and still safe.
+    """
+
+    dimension: int
+    noise_std: float
+    signal_bound: float
+    alpha: float
+    feedback: bool = False
+
+    def __post_init__(self) -> None:
+        arguments.whole("dimension", self.dimension, minimum=1)
+        arguments.positive("noise_std", self.noise_std)
+        arguments.non_negative("signal_bound", self.signal_bound)
+        arguments.probability("alpha", self.alpha)
+
+    @classmethod
+    def of_upload(cls, *, mechanism: Mechanism, rho: float, size: int, dimension: int, alpha: float) -> "NoiseAudit":
+        """The test for an upload of this mechanism under the declared budget."""
+        return cls(
+            dimension=dimension,
+            noise_std=mechanism.noise_std(rho=rho, size=size),
+            signal_bound=mechanism.signal_bound(size=size),
+            alpha=alpha,
+            feedback=mechanism.feedback,
+        )
+
+    @property
+    def noncentrality(self) -> float:
+        """The largest admissible noncentrality B²/σ²."""
+        return (self.signal_bound / self.noise_std) ** 2
+
+    @cached_property
+    def lower(self) -> float:
+        """The squared norm below which there is too little noise."""
+        quiet = _lower_quantile(self.alpha / 2, self.dimension)
+        if self.feedback:
+            return max(0.0, self.noise_std * math.sqrt(quiet) - self.signal_bound) ** 2
+        return self.noise_std**2 * quiet
+
+    @cached_property
+    def upper(self) -> float:
+        """The squared norm above which there is too much noise."""
+        if self.feedback:
+            loud = _upper_quantile(self.alpha / 2, self.dimension, 0.0)
+            return (self.noise_std * math.sqrt(loud) + self.signal_bound) ** 2
+        return self.noise_std**2 * _upper_quantile(self.alpha / 2, self.dimension, self.noncentrality)
+
+    def power(self, *, noise_factor: float, signal_fraction: float) -> float:
+        """How often an upload is caught whose noise is `noise_factor` times as strong as declared (0: none at all).
+
+        `signal_fraction` is the norm of its signal as a part of the bound. With `feedback` it is a lower bound.
+        """
+        factor = arguments.non_negative("noise_factor", noise_factor)
+        signal = arguments.non_negative("signal_fraction", signal_fraction) * self.signal_bound
+        if factor == 0:
+            return 0.0 if self.lower <= signal**2 <= self.upper else 1.0
+        std = factor * self.noise_std
+        if self.feedback:
+            quiet = max(0.0, math.sqrt(self.lower) - signal) / std
+            loud = (math.sqrt(self.upper) + signal) / std
+            return _cumulative(quiet**2, self.dimension, 0.0) + 1 - _cumulative(loud**2, self.dimension, 0.0)
+        noncentrality = (signal / std) ** 2
+        below = _cumulative(self.lower / std**2, self.dimension, noncentrality)
+        return below + 1 - _cumulative(self.upper / std**2, self.dimension, noncentrality)
+
+    @cached_property
+    def decisive(self) -> bool:
+        """Whether missing noise and doubled noise would be seen whatever the signal.
+
+        The worst signals are the largest one without noise, and none at all under doubled noise. Roughly: B²/σ² < d.
+        """
+        missing = self.power(noise_factor=0.0, signal_fraction=1.0)
+        doubled = self.power(noise_factor=2.0, signal_fraction=1.0 if self.feedback else 0.0)
+        return min(missing, doubled) >= _DECISIVE_POWER
+
+    def verdict(self, *, squared_norm: float) -> NoiseVerdict:
+        """What the squared norm of an upload says; an honest upload is accused with probability at most `alpha`."""
+        energy = arguments.non_negative("squared_norm", squared_norm)
+        if energy < self.lower:
+            return NoiseVerdict.TOO_LITTLE_NOISE
+        if energy > self.upper:
+            return NoiseVerdict.TOO_MUCH_NOISE
+        return NoiseVerdict.CONSISTENT if self.decisive else NoiseVerdict.UNDECIDABLE
+
+
+def alpha_per_upload(*, alpha: float, clients: int, rounds: int) -> float:
+    """The rate for one upload that keeps the chance of any false accusation in a whole task below `alpha`."""
+    uploads = arguments.whole("clients", clients, minimum=1) * arguments.whole("rounds", rounds, minimum=1)
+    return arguments.probability("alpha", alpha) / uploads
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundMoments:
+    """Inner products of the uploads u_i of one round with each other, as far as two passes over them give them.
+
+    `sum_products` are <u_i, Σ_j u_j>, and `sum_squared_norm` is |Σ_j u_j|².
+    """
+
+    squared_norms: Vector
+    sum_products: Vector
+    sum_squared_norm: float
+
+
+def noise_ratio(*, moments: RoundMoments, dimension: int, noise_stds: Numbers) -> Vector:
+    """Soft flag: an estimate of (true noise / declared noise)² of each upload. No false-positive rate is guaranteed.
+
+    The mean inner product of the *other* uploads estimates the squared signal they share. Honest clients scatter around
+    1 to 1.3; outside [0.7, 1.6] over three rounds is worth a look. Fewer than three uploads say nothing: NaN.
+    """
+    norms = arguments.non_negative_vector("squared_norms", moments.squared_norms)
+    products = arguments.vector("sum_products", moments.sum_products, length=norms.size)
+    stds = arguments.positive_vector("noise_stds", noise_stds, length=norms.size)
+    dimension = arguments.whole("dimension", dimension, minimum=1)
+    pairs = (norms.size - 1) * (norms.size - 2)
+    if pairs <= 0:
+        return norms * math.nan
+    others = moments.sum_squared_norm - 2 * products + norms
+    shared_signal = (others - (norms.sum() - norms)) / pairs
+    ratio: Vector = (norms - shared_signal) / (dimension * stds**2)
+    return ratio
+
+
+def alignment(*, moments: RoundMoments, noise_stds: Numbers) -> Vector:
+    """Soft flag: how well each upload agrees with the sum of the others, as a z-score; N(0, 1) for pure noise.
+
+    Honest clients score high in early rounds only: add it up over the first ten. An honest client with unusual data
+    scores low too.
+    """
+    norms = arguments.non_negative_vector("squared_norms", moments.squared_norms)
+    products = arguments.vector("sum_products", moments.sum_products, length=norms.size)
+    stds = arguments.positive_vector("noise_stds", noise_stds, length=norms.size)
+    others = moments.sum_squared_norm - 2 * products + norms
+    score: Vector = (products - norms) / (stds * others.clip(min=0.0) ** 0.5)
+    return score
+
+
+def _lower_quantile(tail: float, dimension: int) -> float:
+    """The energy that pure noise falls below with probability `tail`."""
+    if dimension > _NORMAL_FROM:
+        return max(0.0, dimension + float(ndtri(tail)) * math.sqrt(2 * dimension))
+    return float(chi2.ppf(tail, dimension))
+
+
+def _upper_quantile(tail: float, dimension: int, noncentrality: float) -> float:
+    """The energy that the largest admissible signal with noise exceeds with probability `tail`."""
+    if dimension + noncentrality > _NORMAL_FROM:
+        spread = math.sqrt(2 * dimension + 4 * noncentrality)
+        return dimension + noncentrality - float(ndtri(tail)) * spread
+    return float(ncx2.isf(tail, dimension, noncentrality) if noncentrality > 0 else chi2.isf(tail, dimension))
+
+
+def _cumulative(energy: float, dimension: int, noncentrality: float) -> float:
+    if dimension + noncentrality > _NORMAL_FROM:
+        return float(ndtr((energy - dimension - noncentrality) / math.sqrt(2 * dimension + 4 * noncentrality)))
+    return float(ncx2.cdf(energy, dimension, noncentrality) if noncentrality > 0 else chi2.cdf(energy, dimension))

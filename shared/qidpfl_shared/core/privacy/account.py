@@ -1,0 +1,117 @@
+"""The privacy account: an append-only record of what one data set has released, with a lifetime limit.
+
+Budgets may be chosen after seeing earlier outputs, so the limit is a privacy filter; for zCDP the plain sum stays valid
+(Feldman & Zrnic 2021). What counts against it is what each release *proves*, not what was declared for it.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+
+from .. import arguments
+from ..arguments import ImpossibleArgument
+from .conversion import Reading, epsilon_from_rho
+
+# Rounding of a sum may exceed the limit by this much, relatively: three times 0.1 fits into 0.3.
+_TOLERANCE = 1e-12
+
+
+class ReleaseRefused(Exception):
+    """The account does not admit a release. Nothing has been recorded.
+
+    ReleaseRefused
+      LifetimeExceeded    it would spend more than the lifetime budget
+      UnprovenRelease     it proves less than it declares, and the owner has not accepted that
+      DuplicateRelease    a release of this name is already recorded
+    """
+
+
+class LifetimeExceeded(ReleaseRefused):
+    """The release would spend more than is left of the lifetime budget."""
+
+
+class UnprovenRelease(ReleaseRefused):
+    """The release guarantees less than it declares, and the owner has not accepted unproven releases."""
+
+
+class DuplicateRelease(ReleaseRefused):
+    """A release of this name is already in the account."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """One entry: what left the data set, what was declared for it, and what is proven of it.
+
+    `name` is unique in an account (say "task/round"). `rho` is the declared budget: game, pay and per-round cap use it.
+    `proven_rho` is what the mechanism really guarantees; infinite for an unprotected release.
+    """
+
+    name: str
+    mechanism: str
+    rho: float
+    proven_rho: float
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ImpossibleArgument("name", self.name, "must not be empty")
+        arguments.non_negative("rho", self.rho)
+        arguments.limit("proven_rho", self.proven_rho)
+
+    @property
+    def unproven(self) -> bool:
+        """Whether less is guaranteed than was declared."""
+        return self.proven_rho > self.rho * (1 + _TOLERANCE)
+
+    @property
+    def unprotected(self) -> bool:
+        """Whether nothing at all is guaranteed."""
+        return math.isinf(self.proven_rho)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyAccount:
+    """What one data set has released so far, under a lifetime limit; charging it gives a new account."""
+
+    lifetime_rho: float = math.inf
+    accept_unproven: bool = False
+    releases: tuple[Release, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        arguments.limit("lifetime_rho", self.lifetime_rho)
+
+    @property
+    def spent_rho(self) -> float:
+        """The zCDP that all releases together guarantee; infinite after an unprotected one."""
+        return math.fsum(release.proven_rho for release in self.releases)
+
+    @property
+    def limited(self) -> bool:
+        """Whether the lifetime limit still means anything: an accepted unproven release has switched it off."""
+        return not any(release.unproven for release in self.releases)
+
+    @property
+    def remaining_rho(self) -> float:
+        """What is left of the lifetime budget, which is the cap of the next round; infinite when there is no limit."""
+        if not self.limited or math.isinf(self.lifetime_rho):
+            return math.inf
+        return max(0.0, self.lifetime_rho - self.spent_rho)
+
+    def charge(self, release: Release) -> "PrivacyAccount":
+        """The account with one more release, or `ReleaseRefused`."""
+        if any(release.name == recorded.name for recorded in self.releases):
+            raise DuplicateRelease(f"{release.name!r} is already recorded; charging it again would hide a release")
+        if release.unproven and not self.accept_unproven:
+            raise UnprovenRelease(
+                f"{release.name!r} by {release.mechanism} declares rho {release.rho:g} but guarantees only "
+                f"{release.proven_rho:g}; the owner has not accepted unproven releases"
+            )
+        charged = replace(self, releases=(*self.releases, release))
+        if charged.limited and charged.spent_rho > self.lifetime_rho * (1 + _TOLERANCE):
+            raise LifetimeExceeded(
+                f"{release.name!r} needs rho {release.proven_rho:g}, but only {self.remaining_rho:g} is left "
+                f"of {self.lifetime_rho:g}"
+            )
+        return charged
+
+    def epsilon(self, *, delta: float, reading: Reading = Reading.TIGHT) -> float:
+        """What all releases together cost, read as epsilon at this delta."""
+        return epsilon_from_rho(rho=self.spent_rho, delta=delta, reading=reading)

@@ -1,0 +1,183 @@
+"""Quality-aware selection: how far a client's labels are from a reference, and who is kept.
+
+The paper's "EMD" (eq. 10) is the L1 distance of label frequencies: twice the total variation, from 0 to 2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from . import arguments
+from .arguments import ImpossibleArgument, Mask, Numbers, Vector
+from .label_union import nearest_union
+
+# A client exactly at the threshold passes, whichever way the last digit of its distance was rounded.
+_ROUNDING = 1e-12
+LARGEST_DISTANCE = 2.0
+
+Histograms = Sequence[Numbers] | npt.NDArray[Any]
+
+
+class SelectionStatus(StrEnum):
+    """Whether there are enough clients, and if not by the rule alone, how."""
+
+    SELECTED = "selected"
+    FILLED_UP = "filled_up"
+    TOO_FEW_CLIENTS = "too_few_clients"
+
+
+class Shortfall(StrEnum):
+    """What to do when fewer than the minimum pass: give up, or fill up with the nearest of the others."""
+
+    FAIL = "fail"
+    NEAREST = "nearest"
+
+
+class Rule(Protocol):
+    """Who is kept, given everybody's counts (clients x labels) and their distances to the reference."""
+
+    def keep(self, counts: Vector, distances: Vector, reference: Vector) -> Mask: ...
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The paper's rule: a client passes iff its label distance does not exceed the threshold."""
+
+    distance_threshold: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= arguments.real("distance_threshold", self.distance_threshold) <= LARGEST_DISTANCE:
+            raise ImpossibleArgument("distance_threshold", self.distance_threshold, "must lie in [0, 2]")
+
+    def keep(self, counts: Vector, distances: Vector, reference: Vector) -> Mask:
+        passes: Mask = distances <= self.distance_threshold + _ROUNDING
+        return passes
+
+
+@dataclass(frozen=True)
+class All:
+    """Everybody."""
+
+    def keep(self, counts: Vector, distances: Vector, reference: Vector) -> Mask:
+        return np.ones(distances.size, dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class Union:
+    """The set of at least `min_clients` clients whose *pooled* labels are nearest to the reference.
+
+    A single client's distance says little about the model: what is trained on is the union. (Not in the paper.)
+    """
+
+    min_clients: int
+
+    def __post_init__(self) -> None:
+        arguments.whole("min_clients", self.min_clients, minimum=1)
+
+    def keep(self, counts: Vector, distances: Vector, reference: Vector) -> Mask:
+        return nearest_union(counts, reference, self.min_clients)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Who was kept, and why: everybody's label distance, and whom only the minimum brought in."""
+
+    status: SelectionStatus
+    selected: Mask
+    filled_up: Mask
+    label_distances: Vector
+    reference: Vector
+
+
+def uniform_reference(*, labels: int) -> Vector:
+    """Every label equally often."""
+    labels = arguments.whole("labels", labels, minimum=1)
+    return np.full(labels, 1 / labels)
+
+
+def given_reference(*, weights: Numbers) -> Vector:
+    """A known distribution, given as frequencies or counts; labels may have none."""
+    values = arguments.non_negative_vector("reference", weights)
+    total = float(values.sum())
+    if not 0 < total < np.inf:
+        raise ImpossibleArgument("sum(reference)", total, "must be positive and finite")
+    reference: Vector = values / total
+    return reference
+
+
+def pooled_reference(*, histograms: Histograms) -> Vector:
+    """The label frequencies of all profiles together; uniform when they hold no record at all."""
+    counts = _counts(histograms, labels=None)
+    totals = counts.sum(axis=0)
+    if not totals.any():
+        return uniform_reference(labels=counts.shape[1])
+    return given_reference(weights=totals)
+
+
+def label_distances(*, histograms: Histograms, reference: Numbers) -> Vector:
+    """Each client's L1 distance to the reference, in [0, 2]; an empty data set is as far as can be."""
+    target = given_reference(weights=reference)
+    counts = _counts(histograms, labels=target.size)
+    sizes = counts.sum(axis=1, keepdims=True)
+    frequencies = np.divide(counts, sizes, out=np.zeros_like(counts), where=sizes > 0)
+    distances: Vector = np.minimum(np.abs(frequencies - target).sum(axis=1), LARGEST_DISTANCE)
+    distances[sizes[:, 0] == 0] = LARGEST_DISTANCE
+    return distances
+
+
+def select(
+    *,
+    rule: Rule,
+    histograms: Histograms,
+    reference: Numbers,
+    min_clients: int,
+    shortfall: Shortfall = Shortfall.FAIL,
+) -> Selection:
+    """Apply a rule to everybody's label histogram; a client without records is never selected.
+
+    Fewer than `min_clients` are a status, not an error: nobody is selected then, unless `shortfall` says to fill up
+    with the nearest of those who did not pass (of equals the earlier one).
+    """
+    min_clients = arguments.whole("min_clients", min_clients, minimum=1)
+    target = given_reference(weights=reference)
+    counts = _counts(histograms, labels=target.size)
+    distances = label_distances(histograms=counts, reference=target)
+    has_records = counts.sum(axis=1) > 0
+
+    selected = np.zeros(distances.size, dtype=np.bool_)
+    selected[has_records] = rule.keep(counts[has_records], distances[has_records], target)
+    filled_up = np.zeros(distances.size, dtype=np.bool_)
+    missing = min_clients - np.count_nonzero(selected)
+    if missing > 0 and Shortfall(shortfall) is Shortfall.NEAREST:
+        candidates = np.flatnonzero(has_records & ~selected)
+        nearest = candidates[np.argsort(distances[candidates], kind="stable")]
+        filled_up[nearest[:missing]] = True
+
+    status = SelectionStatus.FILLED_UP if filled_up.any() else SelectionStatus.SELECTED
+    if np.count_nonzero(selected | filled_up) < min_clients:
+        status = SelectionStatus.TOO_FEW_CLIENTS
+        selected, filled_up = np.zeros_like(selected), np.zeros_like(filled_up)
+    return Selection(
+        status=status,
+        selected=selected | filled_up,
+        filled_up=filled_up,
+        label_distances=distances,
+        reference=target,
+    )
+
+
+def _counts(histograms: Histograms, *, labels: int | None) -> Vector:
+    """The histograms as a matrix of clients x labels; no client at all is fine."""
+    rows = len(histograms)
+    width = labels if labels is not None else (len(histograms[0]) if rows else 1)
+    try:
+        table = np.array(histograms, dtype=np.float64).reshape(rows, -1) if rows else np.zeros((0, width))
+    except (TypeError, ValueError) as error:
+        raise ImpossibleArgument("histograms", histograms, "must be whole numbers, clients x labels") from error
+    if table.shape[1] != width:
+        raise ImpossibleArgument("labels per histogram", table.shape[1], f"must be {width}, one per label")
+    return arguments.count_vector("histograms", table.ravel()).reshape(rows, width)

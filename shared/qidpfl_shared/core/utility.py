@@ -1,0 +1,118 @@
+"""What taking part is worth to a client: training cost, utility, and regret of a declared budget."""
+
+import math
+
+import numpy as np
+
+from . import arguments
+from .arguments import Numbers, Vector
+from .equilibrium import sums_of_others
+
+
+def fixed_cost(
+    *,
+    data: float = 0.0,
+    computation: float = 0.0,
+    communication: float = 0.0,
+    data_weight: float = 1.0,
+    computation_weight: float = 1.0,
+    communication_weight: float = 1.0,
+) -> float:
+    """The part of the training cost that no budget changes: φ2·C^d + φ3·C^cp + φ4·C^cm (eq. 15)."""
+    parts = (
+        (arguments.non_negative("data", data), arguments.non_negative("data_weight", data_weight)),
+        (
+            arguments.non_negative("computation", computation),
+            arguments.non_negative("computation_weight", computation_weight),
+        ),
+        (
+            arguments.non_negative("communication", communication),
+            arguments.non_negative("communication_weight", communication_weight),
+        ),
+    )
+    return sum(cost * weight for cost, weight in parts)
+
+
+def training_cost(*, rho: float, privacy_value: float, privacy_weight: float, fixed: float = 0.0) -> float:
+    """What one round costs a client: φ1·ν·ρ and its fixed cost (eq. 15)."""
+    rho = arguments.non_negative("rho", rho)
+    value = arguments.positive("privacy_value", privacy_value)
+    weight = arguments.positive("privacy_weight", privacy_weight)
+    return weight * value * rho + arguments.non_negative("fixed", fixed)
+
+
+def utilities(
+    *,
+    reward: float,
+    budgets: Numbers,
+    privacy_values: Numbers,
+    privacy_weight: float,
+    fixed_costs: Numbers | None = None,
+) -> Vector:
+    """Each client's reward minus its training cost (eqs. 14 and 15); a client that does not bid has 0."""
+    reward = arguments.non_negative("reward", reward)
+    weight = arguments.positive("privacy_weight", privacy_weight)
+    bids = arguments.non_negative_vector("budgets", budgets)
+    values = arguments.positive_vector("privacy_values", privacy_values, length=bids.size)
+    fixed = np.zeros(bids.size)
+    if fixed_costs is not None:
+        fixed = arguments.non_negative_vector("fixed_costs", fixed_costs, length=bids.size)
+    total = float(bids.sum())
+    if total == 0:
+        return np.zeros(bids.size)
+    gains: Vector = np.where(bids > 0, bids / total * reward - weight * values * bids - fixed, 0.0)
+    return gains
+
+
+def best_response_to_others(
+    *, reward: float, others_total: float, privacy_value: float, privacy_weight: float, cap: float = math.inf
+) -> float:
+    """The budget that maximises a client's utility while the others' budgets stay as they are.
+
+    Alone (`others_total` 0) every positive budget wins the whole reward and the smaller one is better: there is no
+    best one, and the answer is 0.
+    """
+    reward = arguments.non_negative("reward", reward)
+    others = arguments.non_negative("others_total", others_total)
+    cost = arguments.positive("privacy_weight", privacy_weight) * arguments.positive("privacy_value", privacy_value)
+    cap = arguments.limit("cap", cap)
+    return float(_response(reward, np.array([others]), np.array([cost]), np.array([cap]))[0])
+
+
+def regrets(
+    *,
+    reward: float,
+    budgets: Numbers,
+    privacy_values: Numbers,
+    privacy_weight: float,
+    caps: Numbers | None = None,
+) -> Vector:
+    """How much each client could still gain by changing its own budget alone: 0 for all at the equilibrium.
+
+    For a client that bids alone it is the supremum, which no budget attains (see `best_response_to_others`).
+    """
+    reward = arguments.non_negative("reward", reward)
+    weight = arguments.positive("privacy_weight", privacy_weight)
+    bids = arguments.non_negative_vector("budgets", budgets)
+    values = arguments.positive_vector("privacy_values", privacy_values, length=bids.size)
+    limits = arguments.limit_vector("caps", caps, length=bids.size)
+
+    costs = weight * values
+    others = sums_of_others(bids)
+    actual = _utility(reward, bids, others, costs)
+    best = _utility(reward, _response(reward, others, costs, limits), others, costs)
+    alone = (others == 0) & (limits > 0)
+    best[alone] = reward
+    return np.maximum(best - actual, 0.0)
+
+
+def _response(reward: float, others: Vector, costs: Vector, limits: Vector) -> Vector:
+    budgets: Vector = np.clip(np.sqrt(reward * others / costs) - others, 0.0, limits)
+    return budgets
+
+
+def _utility(reward: float, budgets: Vector, others: Vector, costs: Vector) -> Vector:
+    sums = budgets + others
+    shares = np.divide(budgets, sums, out=np.zeros_like(sums), where=sums > 0)
+    gains: Vector = shares * reward - costs * budgets
+    return gains
