@@ -18,7 +18,7 @@ from .equilibrium import MarketStatus, equilibrium
 from .money import MICRO, to_micro
 from .participation import invite
 from .privacy.mechanisms import Mechanism
-from .reward import CostModel, RewardPolicy, RewardRange, Weighting, random_reward
+from .reward import ANY_REWARD, CostModel, RewardPolicy, RewardRange, Weighting, random_reward
 
 # What is left of a lifetime budget after rounding is not a budget.
 _NOTHING_LEFT = 1e-12
@@ -92,7 +92,7 @@ class RoundRules:
     min_clients: int
     min_updates: int
     rho_max: float
-    reward_range: RewardRange = RewardRange()
+    reward_range: RewardRange = ANY_REWARD
     fixed_reward: float | None = None
     seed: int = 0
     reward_max_micro: int
@@ -106,7 +106,7 @@ class RoundRules:
         if self.policy in (RewardPolicy.MAX, RewardPolicy.RANDOM) and math.isinf(self.reward_range.maximum):
             requirement = f"must have a finite maximum under policy {self.policy}"
             raise ImpossibleArgument("reward_range", self.reward_range, requirement)
-        if (self.policy is RewardPolicy.FIXED) != (self.fixed_reward is not None):
+        if (self.policy == RewardPolicy.FIXED) != (self.fixed_reward is not None):
             requirement = "must be given under policy fixed, and only there"
             raise ImpossibleArgument("fixed_reward", self.fixed_reward, requirement)
 
@@ -151,7 +151,7 @@ def plan_round(
     arguments.whole("reward_left_micro", reward_left_micro)
     rules.cost_model.check_round(round_number)
     field = _Field.of(rules, participants)
-    if rules.policy is RewardPolicy.NONE:
+    if rules.policy == RewardPolicy.NONE:
         return _plan_without_game(rules, round_number, field)
     if field.invited.sum() < 2:
         return _plan(PlanStatus.TOO_FEW_CLIENTS, rules, round_number, field)
@@ -207,7 +207,7 @@ class _Field:
             dtype=object,
         )
         able = np.flatnonzero(standings == Standing.INVITED)
-        if rules.policy is not RewardPolicy.NONE:
+        if rules.policy != RewardPolicy.NONE:
             invitation = invite(privacy_values=values[able], min_share=rules.min_share, min_clients=rules.min_clients)
             standings[able[invitation.priced_out]] = Standing.PRICED_OUT
             standings[able[invitation.below_min_share]] = Standing.MIN_SHARE

@@ -100,6 +100,9 @@ class RewardRange:
         return min(max(reward, self.minimum), self.maximum)
 
 
+ANY_REWARD = RewardRange()
+
+
 def random_reward(*, reward_range: RewardRange, round_number: int, seed: int) -> float:
     """A reward drawn uniformly from the range; the same seed and round give the same reward."""
     if math.isinf(reward_range.maximum):

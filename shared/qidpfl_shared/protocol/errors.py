@@ -1,0 +1,100 @@
+"""The error codes that both sides know, and the body that carries one (RFC 9457 problem+json)."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from .fields import Message, Text, Tuple
+
+PROBLEM_MEDIA_TYPE = "application/problem+json"
+
+
+class ErrorCode(StrEnum):
+    """Stable names of everything that can be wrong with a request. Codes are added, never renamed."""
+
+    status: int
+    summary: str
+
+    def __new__(cls, code: str, status: int, summary: str) -> "ErrorCode":
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.status = status
+        member.summary = summary
+        return member
+
+    MALFORMED_JSON = "malformed_json", 400, "The body is not valid JSON"
+    UNAUTHENTICATED = "unauthenticated", 401, "The credentials are missing, wrong or revoked"
+    FORBIDDEN = "forbidden", 403, "These credentials do not allow this"
+    NOT_FOUND = "not_found", 404, "There is no such thing here"
+    METHOD_NOT_ALLOWED = "method_not_allowed", 405, "This resource does not take that method"
+    REQUEST_TIMEOUT = "request_timeout", 408, "The request did not arrive in time"
+
+    TASK_FULL = "task_full", 409, "The task has no place left"
+    TASK_NOT_ENROLLING = "task_not_enrolling", 409, "The task does not take new clients now"
+    TASK_ENDED = "task_ended", 409, "The task has ended"
+    ORDINAL_TAKEN = "ordinal_taken", 409, "Another client has this ordinal"
+    PROFILE_FROZEN = "profile_frozen", 409, "A different profile is already stored"
+    PROFILE_MISSING = "profile_missing", 409, "The profile has to be stored first"
+    NOT_SELECTED = "not_selected", 409, "The client is not among the selected"
+    NOT_INVITED = "not_invited", 409, "The client is not invited to this round"
+    BUDGET_DECLARED = "budget_declared", 409, "A different budget is already declared"
+    BUDGET_MISSING = "budget_missing", 409, "A budget has to be declared first"
+    UPDATE_EXISTS = "update_exists", 409, "A different update of this client is already stored"
+    UPDATE_REPLAYED = "update_replayed", 409, "These bytes were already uploaded in another round or by another client"
+
+    ROUND_CLOSED = "round_closed", 410, "The round is closed"
+    LENGTH_REQUIRED = "length_required", 411, "The request needs a Content-Length"
+    BODY_TOO_LARGE = "body_too_large", 413, "The body is larger than this resource takes"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", 415, "This resource does not take that media type or encoding"
+
+    INVALID_REQUEST = "invalid_request", 422, "A field has an impossible value"
+    UNKNOWN_PRESET = "unknown_preset", 422, "There is no preset of this name"
+    REWARD_RANGE_REQUIRED = "reward_range_required", 422, "This reward policy needs a finite reward range"
+    REWARD_REQUIRED = "reward_required", 422, "Policy fixed needs its reward, and no other policy takes one"
+    PAID_WITHOUT_NOISE = "paid_without_noise", 422, "A paying policy needs noise: budgets mean nothing without it"
+    NOISE_WITHOUT_BUDGET = "noise_without_budget", 422, "Policy none declares no budgets, so there is no noise to size"
+    SERVER_STEP_FIXED = "server_step_fixed", 422, "This mechanism uploads updates: server rate 1 and momentum 0"
+    CONVEX_NETWORK_REQUIRED = "convex_network_required", 422, "This mechanism is proven for convex networks only"
+    INCONSISTENT_SPEC = "inconsistent_spec", 422, "Two parts of the task contradict each other"
+    HISTOGRAM_MISMATCH = "histogram_mismatch", 422, "The label counts do not fit the task or do not add up to the size"
+    OUT_OF_BOUNDS = "out_of_bounds", 422, "A value is outside the bounds of the task"
+    DIGEST_REQUIRED = "digest_required", 422, "The upload needs a Content-Digest of type sha-256"
+    DIGEST_MISMATCH = "digest_mismatch", 422, "The bytes do not have the digest that was announced"
+    WRONG_LENGTH = "wrong_length", 422, "The vector does not have the length of the model"
+    NOT_FINITE = "not_finite", 422, "The vector holds NaN or infinity"
+
+    TOO_MANY_REQUESTS = "too_many_requests", 429, "Too many requests at once"
+    INTERNAL_ERROR = "internal_error", 500, "The coordinator failed; nothing was acknowledged"
+    STORE_BUSY = "store_busy", 503, "The store is busy"
+    STORAGE_FULL = "storage_full", 507, "The coordinator's storage is full"
+
+
+class FieldProblem(Message):
+    """One field that is wrong; the value itself is never echoed."""
+
+    path: Text = Field(description="where it is, as a path like /game/discount")
+    message: Text
+
+
+class Problem(Message):
+    """The body of every error answer."""
+
+    type: Text = Field(description="a URI reference that identifies the kind of problem", examples=["about:blank"])
+    title: Text
+    status: int = Field(ge=400, le=599)
+    code: Text = Field(description="stable machine-readable code", examples=["round_closed"])
+    detail: Text | None = None
+    instance: Text | None = None
+    errors: Tuple[FieldProblem] = ()
+
+    @classmethod
+    def of(cls, code: ErrorCode, detail: str | None = None, errors: tuple[FieldProblem, ...] = ()) -> "Problem":
+        """The problem of this code, with its own summary and status."""
+        return cls(
+            type=f"urn:qidpfl:problem:{code.value}",
+            title=code.summary,
+            status=code.status,
+            code=code.value,
+            detail=detail,
+            errors=errors,
+        )

@@ -1,0 +1,39 @@
+"""The base of every message, and the types its fields are made of: strict, bounded, finite."""
+
+from typing import Annotated, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+# The largest whole number that every JSON reader keeps exactly.
+MAX_SAFE_INTEGER = 2**53 - 1
+# One GiB of float32.
+MAX_DIMENSION = 2**28
+
+Item = TypeVar("Item")
+
+
+class Message(BaseModel):
+    """Frozen; refuses unknown fields, wrong types, NaN and infinities."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+# JSON has neither tuples nor enumerations nor times: these take lists and strings, their contents still strictly.
+Tuple = Annotated[tuple[Item, ...], Field(strict=False)]
+Choice = Annotated[Item, Field(strict=False)]
+Moment = Annotated[AwareDatetime, Field(strict=False)]
+
+Count = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
+PositiveCount = Annotated[int, Field(ge=1, le=MAX_SAFE_INTEGER)]
+Micro = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER, description="money in micro-units (1 unit = 1,000,000)")]
+Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
+Rho = Annotated[float, Field(gt=0, le=1e9, description="privacy budget in zCDP")]
+SpentRho = Annotated[float, Field(ge=0, description="privacy budget in zCDP")]
+PrivacyValue = Annotated[float, Field(gt=0, le=1e12, description="what one unit of budget is worth to the client (ν)")]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")]
+Text = Annotated[str, Field(max_length=1000)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, lower-case hexadecimal")]
+RoundNumber = Annotated[int, Field(ge=1, le=1_000_000)]
+Attempt = Annotated[int, Field(ge=1, le=1000)]
+ModelVersion = Annotated[int, Field(ge=0, le=1_000_000)]

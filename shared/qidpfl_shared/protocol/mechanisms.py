@@ -1,0 +1,83 @@
+"""The privacy mechanism of a task: its name and parameters on the wire, and the core's mechanism they stand for."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ..core.privacy import mechanisms as core
+from .fields import Message
+
+Positive = Annotated[float, Field(gt=0, le=1e9)]
+Epochs = Annotated[int, Field(ge=1, le=10_000)]
+BatchSize = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+class GradientOnce(Message):
+    """The mean of the clipped per-record gradients over all local data, once per round."""
+
+    name: Literal["gradient_once"] = "gradient_once"
+    clip_norm: Positive = Field(description="bound of the L2 norm of one record's gradient")
+
+    def build(self) -> core.GradientOnce:
+        return core.GradientOnce(clip_norm=self.clip_norm)
+
+
+class _LocalTraining(Message):
+    """What mechanisms that train locally have in common."""
+
+    learning_rate: Positive
+    epochs: Epochs = 1
+    batch_size: BatchSize
+
+
+class NoisyEpochs(_LocalTraining):
+    """Local epochs over disjoint batches, with noise on every batch."""
+
+    name: Literal["noisy_epochs"] = "noisy_epochs"
+    clip_norm: Positive = Field(description="bound of the L2 norm of one record's gradient")
+
+    def build(self) -> core.NoisyEpochs:
+        return core.NoisyEpochs(
+            clip_norm=self.clip_norm,
+            learning_rate=self.learning_rate,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+        )
+
+
+class UpdateClip(_LocalTraining):
+    """The update of local training, clipped as a whole."""
+
+    name: Literal["update_clip"] = "update_clip"
+    clip_norm: Positive = Field(description="bound of the L2 norm of the whole update")
+
+    def build(self) -> core.UpdateClip:
+        return core.UpdateClip(clip_norm=self.clip_norm)
+
+
+class PaperLiteral(_LocalTraining):
+    """Heuristic noise, no privacy guarantee: the paper's noise on a clipped update."""
+
+    name: Literal["paper_literal"] = "paper_literal"
+    clip_norm: Positive = Field(description="bound of the L2 norm of the whole update")
+
+    def build(self) -> core.PaperLiteral:
+        return core.PaperLiteral(clip_norm=self.clip_norm)
+
+
+class BoltOn(_LocalTraining):
+    """The update of local SGD on softmax regression, proven by convexity; features are scaled to a bounded norm."""
+
+    name: Literal["bolt_on"] = "bolt_on"
+    feature_norm: Positive = Field(description="every record is scaled down to at most this L2 norm")
+
+    def build(self) -> core.BoltOn:
+        return core.BoltOn.softmax_regression(
+            feature_norm=self.feature_norm,
+            learning_rate=self.learning_rate,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+        )
+
+
+MechanismSpec = Annotated[GradientOnce | NoisyEpochs | UpdateClip | PaperLiteral | BoltOn, Field(discriminator="name")]

@@ -1,0 +1,261 @@
+"""Ready-made tasks, by name, and how overrides change them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..core.money import MICRO
+from ..core.reward import Weighting
+from . import layouts
+from .mechanisms import BoltOn, GradientOnce, MechanismSpec, PaperLiteral
+from .tasks import (
+    AggregationSpec,
+    BoundsSpec,
+    GameSpec,
+    Partition,
+    PartitionKind,
+    PrivacySpec,
+    RoundsSpec,
+    SelectionSpec,
+    TaskSpec,
+    Workload,
+)
+from .wire import TensorLayout
+
+# Records per label in the training part of EMNIST ByClass (a stratified seventh of it): digits, A-Z, a-z.
+EMNIST_TRAINING_LABELS = (
+    *(5192, 5688, 5274, 5364, 5049, 4664, 5126, 5516, 5062, 5109),
+    *(954, 582, 1563, 700, 765, 1294, 402, 468, 1840, 563, 343, 728, 1334),
+    *(1214, 3734, 1255, 371, 727, 3152, 1416, 1799, 715, 724, 388, 717, 417),
+    *(1477, 767, 388, 1512, 3677, 359, 529, 1329, 384, 285, 419, 2278, 417),
+    *(1706, 419, 331, 454, 2085, 393, 2664, 433, 421, 420, 422, 342, 405),
+)
+
+
+class UnknownPreset(KeyError):
+    """There is no preset of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"unknown preset {self.name!r}; there are {', '.join(PRESETS)}"
+
+
+def preset(name: str, overrides: Mapping[str, Any] | None = None) -> TaskSpec:
+    """The task of this name, with some of its values replaced.
+
+    Overrides are nested like the spec in JSON; objects are merged, everything else is replaced. Another mechanism
+    replaces the old one whole, because their parameters differ.
+    """
+    if name not in PRESETS:
+        raise UnknownPreset(name)
+    spec = PRESETS[name]()
+    if not overrides:
+        return spec
+    return TaskSpec.model_validate(_merged(spec.model_dump(mode="json"), overrides))
+
+
+def _merged(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in overrides.items():
+        known = merged.get(key)
+        if isinstance(known, Mapping) and isinstance(value, Mapping) and _same_kind(known, value):
+            merged[key] = _merged(known, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _same_kind(known: Mapping[str, Any], override: Mapping[str, Any]) -> bool:
+    return "name" not in override or override["name"] == known.get("name")
+
+
+def _task(
+    *,
+    workload: Workload,
+    layout: TensorLayout,
+    horizon: int,
+    discount: float,
+    privacy_weight: float,
+    convexity: float,
+    histogram_rho: float,
+    lifetime_rho: float,
+    rho_max: float,
+    reward_max: int,
+    mechanism: MechanismSpec | None = None,
+    aggregation: AggregationSpec,
+    selection: SelectionSpec | None = None,
+    min_share: float = 0.3,
+) -> TaskSpec:
+    assert workload.partition is not None
+    return TaskSpec(
+        workload=workload,
+        layout=layout,
+        selection=selection or SelectionSpec(),
+        game=GameSpec(
+            horizon=horizon,
+            discount=discount,
+            privacy_weight=privacy_weight,
+            convexity=convexity,
+            min_share=min_share,
+        ),
+        privacy=PrivacySpec(
+            mechanism=mechanism or GradientOnce(clip_norm=1.0),
+            histogram_rho=histogram_rho,
+            lifetime_rho=lifetime_rho,
+        ),
+        aggregation=aggregation,
+        rounds=RoundsSpec(expected_clients=workload.partition.clients),
+        bounds=BoundsSpec(
+            rho_max=rho_max, reward_max_micro=reward_max * MICRO, reward_total_micro=reward_max * horizon * MICRO
+        ),
+    )
+
+
+def digits() -> TaskSpec:
+    """Scikit-learn's digits, embedded: ten clients, three of them with two labels only. With about 110 records per
+    client epsilon is about 12: a demonstration, not protection."""
+    partition = Partition(kind=PartitionKind.QUALITY_MIX, clients=10, concentration=8.0, two_class_ordinals=(2, 5, 8))
+    return _task(
+        workload=Workload(dataset="digits", network="linear", labels=10, convex=True, partition=partition),
+        layout=layouts.linear(inputs=64, labels=10),
+        horizon=20,
+        discount=0.93,
+        privacy_weight=30.0,
+        convexity=0.03,
+        histogram_rho=0.1,
+        lifetime_rho=3.0,
+        rho_max=0.5,
+        reward_max=300,
+        aggregation=AggregationSpec(learning_rate=3.0, momentum=0.7),
+    )
+
+
+def _mnist(
+    partition: Partition | None = None,
+    mechanism: MechanismSpec | None = None,
+    *,
+    convexity: float = 0.012,
+    rho_max: float = 0.02,
+    aggregation: AggregationSpec | None = None,
+    min_share: float = 0.3,
+) -> TaskSpec:
+    partition = partition or Partition(kind=PartitionKind.DIRICHLET_CLASS, clients=20, concentration=1.0)
+    return _task(
+        workload=Workload(dataset="mnist", network="linear", labels=10, convex=True, partition=partition),
+        layout=layouts.linear(inputs=784, labels=10),
+        horizon=30,
+        discount=0.9429,
+        privacy_weight=1000.0,
+        convexity=convexity,
+        histogram_rho=0.01,
+        lifetime_rho=0.5,
+        rho_max=rho_max,
+        reward_max=400,
+        mechanism=mechanism,
+        aggregation=aggregation or AggregationSpec(learning_rate=2.0, momentum=0.8),
+        min_share=min_share,
+    )
+
+
+def mnist() -> TaskSpec:
+    """MNIST with softmax regression: twenty clients of about 3000 records, class-wise Dirichlet(1)."""
+    return _mnist()
+
+
+def mnist_bad_clients() -> TaskSpec:
+    """MNIST where six of twenty clients hold two labels only: the union is skewed, and selection visibly helps."""
+    partition = Partition(
+        kind=PartitionKind.QUALITY_MIX, clients=20, concentration=8.0, two_class_ordinals=(2, 5, 8, 11, 14, 17)
+    )
+    return _mnist(partition)
+
+
+def mnist_paper() -> TaskSpec:
+    """The paper's local SGD on MNIST with a proof: bolt_on at its rate 0.01, uniform weights, nobody left out."""
+    return _mnist(
+        mechanism=BoltOn(learning_rate=0.01, epochs=1, batch_size=64, feature_norm=10.0),
+        convexity=0.085,
+        aggregation=AggregationSpec(weighting=Weighting.UNIFORM),
+        min_share=0.0,
+    )
+
+
+def mnist_paper_heuristic() -> TaskSpec:
+    """The paper's local SGD on MNIST with its noise as printed: heuristic noise, no privacy guarantee."""
+    return _mnist(
+        mechanism=PaperLiteral(clip_norm=1.0, learning_rate=0.01, epochs=1, batch_size=64),
+        aggregation=AggregationSpec(weighting=Weighting.UNIFORM),
+        min_share=0.0,
+    )
+
+
+def _emnist(*, dataset: str, clients: int, privacy_weight: float, lifetime_rho: float, rho_max: float) -> TaskSpec:
+    partition = Partition(kind=PartitionKind.DIRICHLET_CLASS, clients=clients, concentration=1.0)
+    return _task(
+        workload=Workload(dataset=dataset, network="lenet", labels=62, partition=partition),
+        layout=layouts.lenet(channels=1, side=28, labels=62),
+        horizon=30,
+        discount=0.901,
+        privacy_weight=privacy_weight,
+        convexity=0.012,
+        histogram_rho=0.01,
+        lifetime_rho=lifetime_rho,
+        rho_max=rho_max,
+        reward_max=800,
+        aggregation=AggregationSpec(learning_rate=3.0, momentum=0.9),
+        # A uniform reference would refuse everybody: digits are a half of the records.
+        selection=SelectionSpec(reference="given", reference_weights=tuple(map(float, EMNIST_TRAINING_LABELS))),
+    )
+
+
+def emnist() -> TaskSpec:
+    """EMNIST ByClass, 62 labels, with a network like LeNet-5: twenty clients of about 5000 records."""
+    return _emnist(dataset="emnist", clients=20, privacy_weight=300.0, lifetime_rho=1.0, rho_max=0.1)
+
+
+def emnist_small() -> TaskSpec:
+    """EMNIST ByClass for laptops: ten clients of 1000 records. At that size epsilon is about 27."""
+    return _emnist(dataset="emnist-small", clients=10, privacy_weight=30.0, lifetime_rho=10.0, rho_max=2.0)
+
+
+def _cifar10(network: str, layout: TensorLayout, *, lifetime_rho: float, rho_max: float) -> TaskSpec:
+    partition = Partition(kind=PartitionKind.DIRICHLET_CLASS, clients=10, concentration=1.0)
+    return _task(
+        workload=Workload(dataset="cifar10", network=network, labels=10, partition=partition),
+        layout=layout,
+        horizon=80,
+        discount=0.9664,
+        privacy_weight=100.0,
+        convexity=0.004,
+        histogram_rho=0.01,
+        lifetime_rho=lifetime_rho,
+        rho_max=rho_max,
+        reward_max=2000,
+        aggregation=AggregationSpec(learning_rate=1.0, momentum=0.9),
+    )
+
+
+def cifar10() -> TaskSpec:
+    """CIFAR-10 with a small network: ten clients of about 5000 records, epsilon about 13."""
+    return _cifar10("lenet", layouts.lenet(channels=3, side=32, labels=10), lifetime_rho=4.0, rho_max=0.3)
+
+
+def cifar10_paper() -> TaskSpec:
+    """CIFAR-10 with the paper's network (McMahan et al.): cannot be both private and accurate with 5000 records per
+    client; epsilon is above 30."""
+    return _cifar10("mcmahan", layouts.mcmahan_cifar(labels=10), lifetime_rho=15.0, rho_max=1.0)
+
+
+PRESETS: dict[str, Callable[[], TaskSpec]] = {
+    "digits": digits,
+    "mnist": mnist,
+    "mnist-bad-clients": mnist_bad_clients,
+    "mnist-paper": mnist_paper,
+    "mnist-paper-heuristic": mnist_paper_heuristic,
+    "emnist": emnist,
+    "emnist-small": emnist_small,
+    "cifar10": cifar10,
+    "cifar10-paper": cifar10_paper,
+}

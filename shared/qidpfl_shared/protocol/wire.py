@@ -1,0 +1,157 @@
+"""The flat wire format: a model or update is its tensors, one after the other, as little-endian float32.
+
+The layout (names, shapes, order) is part of the task; on the wire there are only 4·d bytes, so that every language can
+write them. Bytes received are data: nothing here unpickles or decompresses.
+"""
+
+import base64
+import binascii
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from .errors import ErrorCode
+from .fields import MAX_DIMENSION, Message, Name, Tuple
+
+Vector32 = npt.NDArray[np.float32]
+_LITTLE_ENDIAN = np.dtype("<f4")
+BYTES_PER_PARAMETER = 4
+
+
+class WireError(ValueError):
+    """Bytes that are no vector of this task; `code` is the error code that the API answers with."""
+
+    def __init__(self, code: ErrorCode, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+
+class TensorSpec(Message):
+    """One tensor of the model: its name and shape (an empty shape is a scalar)."""
+
+    name: Name
+    shape: Tuple[Annotated[int, Field(ge=1, le=MAX_DIMENSION)]] = Field(max_length=8)
+
+    @property
+    def size(self) -> int:
+        """The number of its elements."""
+        return math.prod(self.shape)
+
+
+class TensorLayout(Message):
+    """The tensors of a model in the order in which they stand in the flat vector, each in row-major order."""
+
+    tensors: Tuple[TensorSpec] = Field(min_length=1, max_length=10_000)
+
+    @model_validator(mode="after")
+    def _check(self) -> "TensorLayout":
+        names = [tensor.name for tensor in self.tensors]
+        if len(set(names)) != len(names):
+            raise PydanticCustomError(ErrorCode.INCONSISTENT_SPEC.value, "tensor names must differ")
+        if self.dimension > MAX_DIMENSION:
+            raise PydanticCustomError(
+                ErrorCode.INCONSISTENT_SPEC.value,
+                "the layout has {dimension} parameters, more than {limit}",
+                {"dimension": self.dimension, "limit": MAX_DIMENSION},
+            )
+        return self
+
+    @property
+    def dimension(self) -> int:
+        """The number of parameters d."""
+        return sum(tensor.size for tensor in self.tensors)
+
+    @property
+    def byte_length(self) -> int:
+        """The length of a vector on the wire."""
+        return BYTES_PER_PARAMETER * self.dimension
+
+
+def flatten(*, tensors: Mapping[str, npt.ArrayLike], layout: TensorLayout) -> Vector32:
+    """The named tensors as one float32 vector; names and shapes must be exactly those of the layout."""
+    expected = {tensor.name for tensor in layout.tensors}
+    if set(tensors) != expected:
+        missing, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
+        raise WireError(ErrorCode.WRONG_LENGTH, f"missing tensors {missing}, unknown tensors {unknown}")
+    parts = []
+    for tensor in layout.tensors:
+        array = np.asarray(tensors[tensor.name], dtype=np.float32)
+        if array.shape != tensor.shape:
+            detail = f"tensor {tensor.name!r} has shape {array.shape}, the layout says {tensor.shape}"
+            raise WireError(ErrorCode.WRONG_LENGTH, detail)
+        parts.append(array.ravel())
+    return np.concatenate(parts)
+
+
+def unflatten(*, vector: Vector32, layout: TensorLayout) -> dict[str, Vector32]:
+    """The named tensors of a flat vector, as views into it."""
+    if vector.shape != (layout.dimension,):
+        raise WireError(ErrorCode.WRONG_LENGTH, f"the vector has shape {vector.shape}, not ({layout.dimension},)")
+    tensors, start = {}, 0
+    for tensor in layout.tensors:
+        tensors[tensor.name] = vector[start : start + tensor.size].reshape(tensor.shape)
+        start += tensor.size
+    return tensors
+
+
+def encode(vector: npt.NDArray[Any]) -> bytes:
+    """A flat vector as it goes over the wire; values that float32 cannot hold are refused."""
+    with np.errstate(over="ignore"):
+        narrow = np.asarray(vector).astype(_LITTLE_ENDIAN)
+    _require_finite(narrow)
+    return narrow.tobytes()
+
+
+def decode(data: bytes | bytearray | memoryview, *, dimension: int) -> Vector32:
+    """The vector in bytes from the wire: exactly 4·d bytes, all finite. A read-only view where the machine allows."""
+    if len(data) != BYTES_PER_PARAMETER * dimension:
+        detail = f"{len(data)} bytes, expected {BYTES_PER_PARAMETER * dimension} for {dimension} parameters"
+        raise WireError(ErrorCode.WRONG_LENGTH, detail)
+    vector = np.frombuffer(data, dtype=_LITTLE_ENDIAN).astype(np.float32, copy=False)
+    _require_finite(vector)
+    return vector
+
+
+def squared_norm(vector: Vector32) -> float:
+    """|u|² in float64: finite float32 values up to 3e38 overflow in their own precision."""
+    wide = vector.astype(np.float64)
+    return float(wide @ wide)
+
+
+def digest_of(data: bytes | bytearray | memoryview) -> str:
+    """The SHA-256 of the bytes, lower-case hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def content_digest(data: bytes | bytearray | memoryview) -> str:
+    """The value of the Content-Digest header for these bytes (RFC 9530)."""
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:"
+
+
+def parse_content_digest(header: str) -> str:
+    """The hexadecimal SHA-256 in a Content-Digest header; other algorithms beside it are ignored."""
+    for member in header.split(","):
+        algorithm, _, value = member.strip().partition("=")
+        if algorithm.strip().lower() != "sha-256":
+            continue
+        try:
+            raw = base64.b64decode(value.strip().removeprefix(":").removesuffix(":"), validate=True)
+        except (binascii.Error, ValueError):
+            raw = b""
+        if len(raw) == 32 and value.strip().startswith(":") and value.strip().endswith(":"):
+            return raw.hex()
+        raise WireError(ErrorCode.DIGEST_REQUIRED, "the sha-256 digest must be 32 bytes in base64 between colons")
+    raise WireError(ErrorCode.DIGEST_REQUIRED, "no sha-256 digest in Content-Digest")
+
+
+def _require_finite(vector: Vector32) -> None:
+    if not np.isfinite(vector).all():
+        index = int(np.argmin(np.isfinite(vector)))
+        raise WireError(ErrorCode.NOT_FINITE, f"element {index} is NaN or infinite")
