@@ -55,7 +55,7 @@ class ServerState:
 def server_step(
     *, state: ServerState, mean_update: Vector, learning_rate: float = 1.0, momentum: float = 0.0
 ) -> ServerState:
-    """w(t) = w(t-1) - η·m(t) with m(t) = μ·m(t-1) + mean (Algorithm 1, line 18, with momentum).
+    """w(t) = w(t-1) - η·m(t) with m(t) = μ·m(t-1) + mean (Algorithm 1, line 19, with momentum).
 
     It sees noised updates only: post-processing, free of privacy cost. Raises `ModelDiverged` when the step overflows.
     """

@@ -13,6 +13,9 @@ Mask = npt.NDArray[np.bool_]
 Numbers = Sequence[float] | npt.NDArray[Any]
 
 
+LARGEST_WHOLE = 2**53
+
+
 class ImpossibleArgument(ValueError):
     """An argument that no caller can mean; the message names it, shows its value and says what is possible."""
 
@@ -89,6 +92,8 @@ def whole(name: str, value: object, *, minimum: int = 0) -> int:
     number = int(value)
     if number < minimum:
         raise ImpossibleArgument(name, value, f"must be at least {minimum}")
+    if number > LARGEST_WHOLE:
+        raise ImpossibleArgument(name, value, "must not exceed 2^53, or floats cannot count it")
     return number
 
 
@@ -113,14 +118,17 @@ def non_negative_vector(name: str, values: object, *, length: int | None = None)
     return array
 
 
-def limit_vector(name: str, values: object | None, *, length: int) -> Vector:
-    """A fresh vector of upper limits; None means that there are none."""
-    if values is None:
-        return np.full(length, np.inf)
+def limit_vector(name: str, values: object, *, length: int) -> Vector:
+    """A fresh vector of upper limits, each at least 0, where infinity means that there is none."""
     array = _as_vector(name, values, length)
     # NaN compares false, so it is refused together with the negative limits.
     _require_all(name, array, array >= 0, "must be a limit of at least 0 (infinity: no limit)")
     return array
+
+
+def cap_vector(values: object | None, *, length: int) -> Vector:
+    """The clients' caps; None means that nobody has one."""
+    return np.full(length, np.inf) if values is None else limit_vector("caps", values, length=length)
 
 
 def count_vector(name: str, values: object, *, length: int | None = None) -> Vector:
@@ -139,7 +147,10 @@ def size_vector(name: str, values: object, *, length: int | None = None) -> Vect
 
 def mask(name: str, values: object, *, length: int) -> Mask:
     """A fresh array of truth values."""
-    array = np.array(values)
+    try:
+        array = np.array(values)
+    except ValueError as error:
+        raise ImpossibleArgument(name, values, "must be a sequence of truth values") from error
     if array.shape != (length,):
         raise ImpossibleArgument(name, array.shape, f"must have length {length}")
     if length and array.dtype != np.bool_:

@@ -74,7 +74,7 @@ def equilibrium(
     reward = arguments.non_negative("reward", reward)
     weight = arguments.positive("privacy_weight", privacy_weight)
     values = arguments.positive_vector("privacy_values", privacy_values)
-    limits = arguments.limit_vector("caps", caps, length=values.size)
+    limits = arguments.cap_vector(caps, length=values.size)
 
     able = limits > 0
     if np.count_nonzero(able) < 2:
@@ -115,7 +115,7 @@ def budget_per_reward(*, privacy_values: Numbers, privacy_weight: float) -> Vect
 
 
 def theorem_1_literal(*, reward: float, privacy_values: Numbers, privacy_weight: float) -> Vector:
-    """Theorem 1 exactly as printed (eq. 18), for comparison and teaching: budgets may come out negative."""
+    """Theorem 1 exactly as printed (eq. 20), for comparison and teaching: budgets may come out negative."""
     reward = arguments.non_negative("reward", reward)
     weight = arguments.positive("privacy_weight", privacy_weight)
     values = arguments.positive_vector("privacy_values", privacy_values)
@@ -129,7 +129,7 @@ def theorem_1_literal(*, reward: float, privacy_values: Numbers, privacy_weight:
 def best_response(
     *, reward: float, total: float, privacy_value: float, privacy_weight: float, cap: float = math.inf
 ) -> float:
-    """A client's own equilibrium budget from the announced reward and total alone (eq. 21).
+    """A client's own equilibrium budget from the announced reward and total alone (eq. 23).
 
     This is what the client needs to know, and all it learns: nobody else's privacy value. 0 means: do not bid.
     """
@@ -148,7 +148,7 @@ def reward_for_total(
     total = arguments.non_negative("total", total)
     weight = arguments.positive("privacy_weight", privacy_weight)
     values = arguments.positive_vector("privacy_values", privacy_values)
-    limits = arguments.limit_vector("caps", caps, length=values.size)
+    limits = arguments.cap_vector(caps, length=values.size)
     able = limits > 0
     if total == 0:
         return 0.0

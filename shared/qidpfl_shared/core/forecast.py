@@ -17,7 +17,7 @@ from .arguments import ImpossibleArgument, Numbers, Vector
 from .equilibrium import reward_for_total
 from .reward import RewardRange
 
-_GRID_POINTS = 400
+_GRID_POINTS = 200
 # Budgets given back by an inversion may miss the ends of the calibrated range by rounding.
 _ROUNDING = 1e-9
 
@@ -145,15 +145,17 @@ def reward_range(
     privacy_weight: float,
     caps: Numbers | None = None,
 ) -> RewardForecast:
-    """The rewards that buy at least `target` and at most `target_max` accuracy (eq. 32); None: no upper end.
+    """The rewards that buy at least `target` and at most `target_max` accuracy (eq. 33); None: no upper end.
 
     A target at or above the curve's ceiling is infeasible, and so is one that the caps do not allow; an upper target
     that high has no upper end. Natural logarithms throughout.
     """
     values = arguments.positive_vector("privacy_values", privacy_values)
-    limits = arguments.limit_vector("caps", caps, length=values.size)
-    needed = curve.needed_total(accuracy=target)
-    needed_max = math.inf if target_max is None else curve.needed_total(accuracy=target_max)
+    limits = arguments.cap_vector(caps, length=values.size)
+    needed = curve.needed_total(accuracy=arguments.real("target", target))
+    needed_max = math.inf
+    if target_max is not None:
+        needed_max = curve.needed_total(accuracy=arguments.real("target_max", target_max))
     if np.count_nonzero(limits > 0) < 2:
         return RewardForecast(status=RangeStatus.TOO_FEW_CLIENTS, reward_range=None)
     if math.isinf(needed):
@@ -175,14 +177,15 @@ def reward_range(
 
 
 def _linear_fit(rate: float, budgets: Vector, measured: Vector) -> tuple[float, float, float]:
-    """The best ceiling and drop for this rate, and the root mean square error."""
+    """The best ceiling and drop for this rate by linear regression, and the root mean square error."""
     start = float(budgets.min())
     # Measured from the smallest budget, or the exponentials of a fast curve would all vanish.
     decay = np.exp(-rate * (budgets - start))
-    design = np.stack([np.ones_like(decay), -decay], axis=1)
-    (ceiling, drop), *_ = np.linalg.lstsq(design, measured, rcond=None)
-    rmse = float(np.sqrt(np.mean((design @ np.array([ceiling, drop]) - measured) ** 2)))
-    return float(ceiling), float(drop) * math.exp(min(rate * start, 700.0)), rmse
+    centred = decay - decay.mean()
+    drop = -float(centred @ measured) / float(centred @ centred)
+    ceiling = float(measured.mean()) + drop * float(decay.mean())
+    rmse = float(np.sqrt(np.mean((ceiling - drop * decay - measured) ** 2)))
+    return ceiling, drop * math.exp(min(rate * start, 700.0)), rmse
 
 
 def _smallest_gap(budgets: Vector) -> float:

@@ -41,8 +41,8 @@ def split_reward(*, reward_micro: int, declared: Sequence[float], delivered: Seq
     and only then are those who did not deliver struck out: nobody gains a single micro-unit by knocking others out.
     """
     reward_micro = arguments.whole("reward_micro", reward_micro)
-    budgets = arguments.non_negative_vector("declared", list(declared)).tolist()
-    arrived = arguments.mask("delivered", list(delivered), length=len(budgets)).tolist()
+    budgets = arguments.non_negative_vector("declared", declared).tolist()
+    arrived = arguments.mask("delivered", delivered, length=len(budgets)).tolist()
 
     parts = _largest_remainder(reward_micro, budgets)
     payments = tuple(part if there else 0 for part, there in zip(parts, arrived, strict=True))

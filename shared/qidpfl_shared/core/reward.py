@@ -35,7 +35,7 @@ class Weighting(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class CostModel:
-    """The constants of the server's cost (eq. 13): γ, β, λ, V, π, T and the number of model parameters d."""
+    """The constants of the server's cost (eq. 15): γ, β, λ, V, π, T and the number of model parameters d."""
 
     dimension: int
     horizon: int
@@ -187,7 +187,7 @@ def optimal_schedule(*, cost_model: CostModel, noise_cost: float) -> Vector:
 
 
 def round_cost(*, cost_model: CostModel, round_number: int, reward: float, noise_variance: float) -> float:
-    """The server's cost of one round (a summand of eq. 13): model loss and discounted reward."""
+    """The server's cost of one round (a summand of eq. 15): model loss and discounted reward."""
     reward = arguments.non_negative("reward", reward)
     variance = arguments.limit("noise_variance", noise_variance)
     price = cost_model.price(round_number)
@@ -196,7 +196,7 @@ def round_cost(*, cost_model: CostModel, round_number: int, reward: float, noise
 
 
 def server_cost(*, cost_model: CostModel, rewards: Numbers, noise_variances: Numbers) -> float:
-    """The server's cost of the rounds 1, 2, … (eq. 13, summed over as many rounds as there are rewards)."""
+    """The server's cost of the rounds 1, 2, … (eq. 15, summed over as many rounds as there are rewards)."""
     paid = arguments.non_negative_vector("rewards", rewards)
     variances = arguments.limit_vector("noise_variances", noise_variances, length=paid.size)
     return math.fsum(

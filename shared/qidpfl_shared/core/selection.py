@@ -1,6 +1,6 @@
 """Quality-aware selection: how far a client's labels are from a reference, and who is kept.
 
-The paper's "EMD" (eq. 10) is the L1 distance of label frequencies: twice the total variation, from 0 to 2.
+The paper's "EMD" (eq. 11) is the L1 distance of label frequencies: twice the total variation, from 0 to 2.
 """
 
 from collections.abc import Sequence

@@ -18,7 +18,7 @@ def fixed_cost(
     computation_weight: float = 1.0,
     communication_weight: float = 1.0,
 ) -> float:
-    """The part of the training cost that no budget changes: φ2·C^d + φ3·C^cp + φ4·C^cm (eq. 15)."""
+    """The part of the training cost that no budget changes: φ2·C^d + φ3·C^cp + φ4·C^cm (eq. 17)."""
     parts = (
         (arguments.non_negative("data", data), arguments.non_negative("data_weight", data_weight)),
         (
@@ -34,7 +34,7 @@ def fixed_cost(
 
 
 def training_cost(*, rho: float, privacy_value: float, privacy_weight: float, fixed: float = 0.0) -> float:
-    """What one round costs a client: φ1·ν·ρ and its fixed cost (eq. 15)."""
+    """What one round costs a client: φ1·ν·ρ and its fixed cost (eq. 17)."""
     rho = arguments.non_negative("rho", rho)
     value = arguments.positive("privacy_value", privacy_value)
     weight = arguments.positive("privacy_weight", privacy_weight)
@@ -49,7 +49,7 @@ def utilities(
     privacy_weight: float,
     fixed_costs: Numbers | None = None,
 ) -> Vector:
-    """Each client's reward minus its training cost (eqs. 14 and 15); a client that does not bid has 0."""
+    """Each client's reward minus its training cost (eqs. 16 and 17); a client that does not bid has 0."""
     reward = arguments.non_negative("reward", reward)
     weight = arguments.positive("privacy_weight", privacy_weight)
     bids = arguments.non_negative_vector("budgets", budgets)
@@ -95,7 +95,7 @@ def regrets(
     weight = arguments.positive("privacy_weight", privacy_weight)
     bids = arguments.non_negative_vector("budgets", budgets)
     values = arguments.positive_vector("privacy_values", privacy_values, length=bids.size)
-    limits = arguments.limit_vector("caps", caps, length=bids.size)
+    limits = arguments.cap_vector(caps, length=bids.size)
 
     costs = weight * values
     others = sums_of_others(bids)

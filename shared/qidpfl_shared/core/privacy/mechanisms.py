@@ -92,7 +92,7 @@ class GradientOnce(_OneRelease):
     """The mean of the per-record gradients, each clipped to `clip_norm`, over all records, once per round.
 
     Replacing a record replaces one term of the mean: Δ = 2C/D. This is the one mechanism for which the paper's noise
-    (eq. 9), cost and Theorem 2 hold as printed.
+    (eq. 10), cost and Theorem 2 hold as printed.
     """
 
     name: ClassVar[MechanismName] = MechanismName.GRADIENT_ONCE
@@ -144,7 +144,7 @@ class UpdateClip(_OneRelease):
 class PaperLiteral(UpdateClip):
     """Heuristic noise, no privacy guarantee: a clipped update with the noise of a mean of clipped gradients.
 
-    The paper's noise (eq. 9) assumes Δ = 2C/D; of a clipped update only Δ = 2C is known. What it proves is
+    The paper's noise (eq. 10) assumes Δ = 2C/D; of a clipped update only Δ = 2C is known. What it proves is
     rho·D²-zCDP, which for any real data set is nothing.
     """
 

@@ -1,0 +1,244 @@
+"""`plan_round`: the order of its steps, its statuses, and agreement with the parts it is made of."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qidpfl_shared.core.arguments import ImpossibleArgument
+from qidpfl_shared.core.equilibrium import best_response, equilibrium
+from qidpfl_shared.core.money import MICRO, to_micro
+from qidpfl_shared.core.planning import (
+    Participant,
+    PlanStatus,
+    RewardBound,
+    RoundPlan,
+    RoundRules,
+    Standing,
+    plan_round,
+)
+from qidpfl_shared.core.privacy.mechanisms import GradientOnce
+from qidpfl_shared.core.reward import CostModel, RewardPolicy, RewardRange, Weighting, optimal_reward
+
+RULES = RoundRules(
+    policy=RewardPolicy.OPTIMAL,
+    mechanism=GradientOnce(clip_norm=1.0),
+    weighting=Weighting.SIZE,
+    cost_model=CostModel(
+        dimension=650,
+        horizon=20,
+        accuracy_weight=0.5,
+        smoothness=10,
+        convexity=0.03,
+        gradient_bound=1,
+        discount=0.93,
+    ),
+    privacy_weight=30,
+    min_share=0.3,
+    min_clients=3,
+    min_updates=3,
+    rho_max=0.5,
+    reward_max_micro=1000 * MICRO,
+)
+PLENTY = 10**12
+
+
+def crowd(*privacy_values: float, **common: Any) -> list[Participant]:
+    return [Participant(privacy_value=value, size=100, **common) for value in privacy_values]
+
+
+def plan(participants: list[Participant], round_number: int = 1, left: int = PLENTY, **changes: Any) -> RoundPlan:
+    rules = dataclasses.replace(RULES, **changes)
+    return plan_round(rules=rules, round_number=round_number, participants=participants, reward_left_micro=left)
+
+
+def test_an_ordinary_round_offers_the_optimal_reward_and_its_equilibrium() -> None:
+    values = [0.95, 0.98, 1.0, 1.02, 1.05]
+    result = plan(crowd(*values), round_number=4)
+    expected = optimal_reward(
+        round_number=4,
+        cost_model=RULES.cost_model,
+        weighting=Weighting.SIZE,
+        privacy_values=values,
+        privacy_weight=30,
+        sizes=[100] * 5,
+        noise_scales=[2 / 100**2] * 5,
+    )
+    assert result.status is PlanStatus.PLANNED
+    assert result.reward_micro == to_micro(expected)
+    assert result.standings == (Standing.INVITED,) * 5
+    assert result.bound is RewardBound.NONE
+    market = equilibrium(reward=result.reward_micro / MICRO, privacy_values=values, privacy_weight=30)
+    assert result.total == market.total
+    assert result.budgets == pytest.approx(market.budgets.tolist())
+
+
+def test_everybody_can_check_its_budget_against_what_is_announced() -> None:
+    participants = [
+        Participant(privacy_value=value, size=100, rho_cap=cap)
+        for value, cap in ((0.9, 0.02), (1.0, math.inf), (1.1, 1))
+    ]
+    result = plan(participants)
+    for participant, budget in zip(participants, result.budgets, strict=True):
+        own = best_response(
+            reward=result.reward_micro / MICRO,
+            total=result.total,
+            privacy_value=participant.privacy_value,
+            privacy_weight=30,
+            cap=participant.cap(RULES.rho_max),
+        )
+        assert own == pytest.approx(budget, rel=1e-9)
+
+
+def test_every_standing_has_its_reason() -> None:
+    participants = [
+        *crowd(0.98, 1.0, 1.0, 1.02),
+        *crowd(1.0, set_aside=True),
+        *crowd(1.0, lifetime_rho=0.3, spent_rho=0.1 + 0.2),
+        *crowd(1.32),
+        *crowd(5.0),
+    ]
+    assert plan(participants).standings == (
+        *(Standing.INVITED,) * 4,
+        Standing.SET_ASIDE,
+        Standing.NO_BUDGET,
+        Standing.MIN_SHARE,
+        Standing.PRICED_OUT,
+    )
+
+
+def test_budgets_stay_below_the_task_the_declared_and_the_lifetime_cap() -> None:
+    participants = [
+        *crowd(0.9, rho_cap=0.01),
+        *crowd(0.9, lifetime_rho=1.0, spent_rho=0.98),
+        *crowd(0.9),
+        *crowd(0.9),
+    ]
+    result = plan(participants, rho_max=0.015)
+    assert result.budgets == pytest.approx((0.01, 0.015, 0.015, 0.015))
+
+
+def test_the_reward_is_clamped_to_the_range_and_says_so() -> None:
+    participants = crowd(0.95, 1.0, 1.05)
+    wished = plan(participants).wished_reward
+    low = plan(participants, reward_range=RewardRange(minimum=2 * wished))
+    high = plan(participants, reward_range=RewardRange(maximum=wished / 2))
+    assert (low.reward_micro, low.bound) == (to_micro(2 * wished), RewardBound.RANGE_MINIMUM)
+    assert (high.reward_micro, high.bound) == (to_micro(wished / 2), RewardBound.RANGE_MAXIMUM)
+    assert low.wished_reward == wished
+
+
+def test_no_reward_exceeds_the_ceiling_of_the_task() -> None:
+    result = plan(crowd(0.95, 1.0, 1.05), reward_max_micro=3 * MICRO)
+    assert (result.reward_micro, result.bound) == (3 * MICRO, RewardBound.CEILING)
+
+
+def test_a_reward_that_does_not_fit_ends_the_task() -> None:
+    participants = crowd(0.95, 1.0, 1.05)
+    reward = plan(participants).reward_micro
+    assert plan(participants, left=reward).status is PlanStatus.PLANNED
+    over = plan(participants, left=reward - 1)
+    assert over.status is PlanStatus.BUDGET_EXHAUSTED
+    assert (over.reward_micro, over.total) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "participants", [[], crowd(1.0), crowd(1.0, 1.0, set_aside=True), crowd(1.0, 1.0, rho_cap=0.0)]
+)
+def test_fewer_than_two_able_clients_are_a_status(participants: list[Participant]) -> None:
+    result = plan(participants)
+    assert result.status is PlanStatus.TOO_FEW_CLIENTS
+    assert (result.reward_micro, result.total) == (0, 0.0)
+
+
+def test_a_reward_of_nothing_is_a_status() -> None:
+    result = plan(crowd(1.0, 1.0, 1.0), policy=RewardPolicy.FIXED, fixed_reward=0.0)
+    assert result.status is PlanStatus.NO_REWARD
+
+
+def test_two_able_clients_settle_with_two_updates() -> None:
+    result = plan([*crowd(1.0, 1.0), *crowd(1.0, set_aside=True)])
+    assert result.status is PlanStatus.PLANNED
+    assert (result.invited, result.min_updates) == (2, 2)
+
+
+def test_the_smallest_share_rule_does_not_go_below_min_clients() -> None:
+    participants = crowd(1.0, 1.0, 1.9)
+    assert plan(participants, min_share=1.0).invited == 3
+    assert plan(participants, min_share=1.0, min_clients=2).invited == 2
+
+
+def test_policies_offer_what_they_say() -> None:
+    participants = crowd(0.95, 1.0, 1.05)
+    admissible = RewardRange(minimum=2, maximum=9)
+    assert plan(participants, policy=RewardPolicy.MAX, reward_range=admissible).reward_micro == 9 * MICRO
+    assert plan(participants, policy=RewardPolicy.FIXED, fixed_reward=7.5).reward_micro == to_micro(7.5)
+    draws = {
+        plan(participants, t, policy=RewardPolicy.RANDOM, reward_range=admissible, seed=3).reward_micro
+        for t in range(1, 11)
+    }
+    assert len(draws) == 10
+    assert all(2 * MICRO <= draw <= 9 * MICRO for draw in draws)
+
+
+def test_without_a_game_everybody_able_trains_for_nothing() -> None:
+    participants = [*crowd(1.0, 50.0), *crowd(1.0, set_aside=True)]
+    result = plan(participants, policy=RewardPolicy.NONE)
+    assert result.status is PlanStatus.PLANNED
+    assert (result.reward_micro, result.total) == (0, 0.0)
+    assert result.standings == (Standing.INVITED, Standing.INVITED, Standing.SET_ASIDE)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.5, 2), st.integers(10, 1000), st.floats(0.001, 1)), max_size=12),
+    st.integers(1, 20),
+    st.integers(0, 100 * MICRO),
+)
+def test_whatever_the_crowd_a_plan_keeps_its_promises(
+    crowd_data: list[tuple[float, int, float]], round_number: int, left: int
+) -> None:
+    participants = [Participant(privacy_value=v, size=s, rho_cap=c) for v, s, c in crowd_data]
+    result = plan(participants, round_number, left)
+    assert len(result.standings) == len(result.budgets) == len(participants)
+    assert 0 <= result.reward_micro <= min(left, RULES.reward_max_micro)
+    assert result.min_updates <= result.invited
+    if result.status is PlanStatus.PLANNED:
+        assert math.fsum(result.budgets) == pytest.approx(result.total, rel=1e-9)
+        for participant, standing, budget in zip(participants, result.standings, result.budgets, strict=True):
+            assert (budget > 0) == (standing is Standing.INVITED)
+            assert budget <= participant.cap(RULES.rho_max)
+    else:
+        assert not any(result.budgets)
+
+
+def test_planning_is_a_pure_function_of_its_arguments() -> None:
+    participants = [
+        Participant(privacy_value=float(value), size=100) for value in np.random.default_rng(0).uniform(0.9, 1.1, 20)
+    ]
+    assert plan(participants) == plan(list(participants))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"policy": RewardPolicy.MAX}, "reward_range"),
+        ({"policy": RewardPolicy.RANDOM}, "reward_range"),
+        ({"policy": RewardPolicy.FIXED}, "fixed_reward"),
+        ({"fixed_reward": 1.0}, "fixed_reward"),
+        ({"min_clients": 1}, "min_clients"),
+        ({"privacy_weight": 0.0}, "privacy_weight"),
+    ],
+)
+def test_contradictory_rules_are_refused(changes: dict[str, Any], name: str) -> None:
+    with pytest.raises(ImpossibleArgument, match=name):
+        plan(crowd(1.0, 1.0), **changes)
+
+
+def test_a_round_outside_the_horizon_is_refused() -> None:
+    for round_number in (0, 21):
+        with pytest.raises(ImpossibleArgument, match="round_number"):
+            plan(crowd(1.0, 1.0), round_number)

@@ -1,0 +1,291 @@
+"""Stage I: closed forms against numeric minimisation of the cost itself, with and without caps."""
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize, minimize_scalar
+
+from qidpfl_shared.core.arguments import ImpossibleArgument
+from qidpfl_shared.core.capped_reward import optimal_reward_capped
+from qidpfl_shared.core.equilibrium import active_set, equilibrium, saturation_reward
+from qidpfl_shared.core.privacy.mechanisms import GradientOnce
+from qidpfl_shared.core.reward import (
+    CostModel,
+    RewardRange,
+    Weighting,
+    aggregation_weights,
+    noise_cost,
+    noise_variance,
+    optimal_reward,
+    optimal_schedule,
+    random_reward,
+    round_cost,
+    server_cost,
+)
+
+WEIGHT = 30.0
+MODEL = CostModel(
+    dimension=650,
+    horizon=20,
+    accuracy_weight=0.5,
+    smoothness=10,
+    convexity=0.03,
+    gradient_bound=1,
+    discount=0.93,
+)
+
+
+@st.composite
+def populations(draw: st.DrawFn) -> tuple[list[float], list[int]]:
+    nu = draw(st.lists(st.floats(0.8, 1.25), min_size=2, max_size=8))
+    sizes = draw(st.lists(st.integers(20, 2000), min_size=len(nu), max_size=len(nu)))
+    return nu, sizes
+
+
+def scales_of(sizes: list[int]) -> list[float]:
+    return [GradientOnce(clip_norm=1.0).noise_scale(size=size) for size in sizes]
+
+
+def cost_of(
+    reward: float,
+    nu: list[float],
+    sizes: list[int],
+    weighting: Weighting,
+    round_number: int,
+    caps: list[float] | None = None,
+    model: CostModel = MODEL,
+) -> float:
+    """The cost of a round played out: the clients' budgets, the weights really used, the variance that follows."""
+    budgets = equilibrium(reward=reward, privacy_values=nu, privacy_weight=WEIGHT, caps=caps).budgets
+    scales = scales_of(sizes)
+    weights = aggregation_weights(weighting=weighting, budgets=budgets, sizes=sizes, noise_scales=scales)
+    variance = noise_variance(weights=weights, budgets=budgets, noise_scales=scales)
+    return round_cost(cost_model=model, round_number=round_number, reward=reward, noise_variance=variance)
+
+
+def optimum(nu: list[float], sizes: list[int], weighting: Weighting, round_number: int) -> float:
+    return optimal_reward(
+        round_number=round_number,
+        cost_model=MODEL,
+        weighting=weighting,
+        privacy_values=nu,
+        privacy_weight=WEIGHT,
+        sizes=sizes,
+        noise_scales=scales_of(sizes),
+    )
+
+
+@given(populations(), st.sampled_from(Weighting), st.integers(1, 20))
+def test_the_closed_form_is_the_numeric_argmin(
+    population: tuple[list[float], list[int]], weighting: Weighting, round_number: int
+) -> None:
+    nu, sizes = population
+    closed = optimum(nu, sizes, weighting, round_number)
+    found = minimize_scalar(
+        lambda log: cost_of(math.exp(log), nu, sizes, weighting, round_number),
+        bounds=(math.log(closed) - 5, math.log(closed) + 5),
+        method="bounded",
+        options={"xatol": 1e-9},
+    )
+    assert math.exp(found.x) == pytest.approx(closed, rel=1e-5)
+
+
+@settings(max_examples=25)
+@given(populations(), st.floats(0.1, 10), st.floats(1, 10))
+def test_clamping_to_the_range_is_optimal_within_it(
+    population: tuple[list[float], list[int]], start: float, width: float
+) -> None:
+    nu, sizes = population
+    best = optimum(nu, sizes, Weighting.SIZE, 1)
+    admissible = RewardRange(minimum=start * best, maximum=start * width * best)
+    chosen = admissible.clamp(best)
+    grid = np.linspace(admissible.minimum, admissible.maximum, 100)
+    cheapest = min(cost_of(float(reward), nu, sizes, Weighting.SIZE, 1) for reward in grid)
+    assert cost_of(chosen, nu, sizes, Weighting.SIZE, 1) <= cheapest * (1 + 1e-12)
+
+
+def test_minimising_all_rounds_jointly_gives_the_same_rewards() -> None:
+    nu, sizes = [0.95, 1.0, 1.05], [100, 120, 90]
+    model = CostModel(
+        dimension=650,
+        horizon=4,
+        accuracy_weight=0.5,
+        smoothness=10,
+        convexity=0.15,
+        gradient_bound=1,
+        discount=0.8,
+    )
+    noise = noise_cost(
+        cost_model=model,
+        weighting=Weighting.UNIFORM,
+        privacy_values=nu,
+        privacy_weight=WEIGHT,
+        sizes=sizes,
+        noise_scales=scales_of(sizes),
+    )
+    schedule = optimal_schedule(cost_model=model, noise_cost=noise)
+
+    def total_cost(logs: np.ndarray) -> float:
+        return sum(
+            cost_of(math.exp(log), nu, sizes, Weighting.UNIFORM, t, model=model) for t, log in enumerate(logs, start=1)
+        )
+
+    found = minimize(total_cost, np.log(schedule) + 0.7, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14})
+    np.testing.assert_allclose(np.exp(found.x), schedule, rtol=1e-4)
+
+
+def test_totals_of_a_constant_set_have_their_closed_form() -> None:
+    noise = 7.0
+    schedule = optimal_schedule(cost_model=MODEL, noise_cost=noise)
+    rounds = range(1, 21)
+    assert schedule.sum() == pytest.approx(math.sqrt(noise / 0.5) * sum(0.93 ** ((1 - t) / 2) for t in rounds))
+    cost = server_cost(cost_model=MODEL, rewards=schedule, noise_variances=noise / MODEL.noise_factor / schedule)
+    loss = 2 * 10 * 0.5 / (0.03**2 * 20)
+    assert cost == pytest.approx(loss + 2 * math.sqrt(noise * 0.5) * sum(0.93 ** ((t - 1) / 2) for t in rounds))
+
+
+def test_the_noise_cost_is_the_papers_for_uniform_weights() -> None:
+    nu, sizes = np.array([0.9, 1.0, 1.1]), np.array([100, 200, 300])
+    paper_constants = 2 * (nu.sum() - 2 * nu) / (WEIGHT * nu.sum() ** 2)
+    paper = np.sum(4 * 650 * 0.5 * 10 * 1**2 / (20**2 * 0.03**2 * 3**2 * paper_constants * sizes**2))
+    ours = noise_cost(
+        cost_model=MODEL,
+        weighting=Weighting.UNIFORM,
+        privacy_values=nu,
+        privacy_weight=WEIGHT,
+        sizes=sizes,
+        noise_scales=scales_of([100, 200, 300]),
+    )
+    assert ours == pytest.approx(paper, rel=1e-12)
+
+
+def test_simulated_noise_matches_the_cost_term() -> None:
+    rng = np.random.default_rng(0)
+    budgets, sizes, dimension = [0.05, 0.02, 0.08], [50, 100, 200], 20_000
+    mechanism, scales = GradientOnce(clip_norm=1.0), scales_of([50, 100, 200])
+    for weighting in Weighting:
+        weights = aggregation_weights(weighting=weighting, budgets=budgets, sizes=sizes, noise_scales=scales)
+        average = sum(
+            p * rng.normal(0, mechanism.noise_std(rho=rho, size=size), dimension)
+            for p, rho, size in zip(weights, budgets, sizes, strict=True)
+        )
+        expected = noise_variance(weights=weights, budgets=budgets, noise_scales=scales)
+        # The sample variance of 20,000 draws has a relative standard deviation of 1 %; 4 % is four of them.
+        assert np.mean(np.square(average)) == pytest.approx(expected, rel=0.04)
+
+
+@given(populations())
+def test_inverse_variance_weights_give_the_least_noise(population: tuple[list[float], list[int]]) -> None:
+    nu, sizes = population
+    budgets = equilibrium(reward=10, privacy_values=nu, privacy_weight=WEIGHT).budgets
+    scales = scales_of(sizes)
+    variances = {
+        weighting: noise_variance(
+            weights=aggregation_weights(weighting=weighting, budgets=budgets, sizes=sizes, noise_scales=scales),
+            budgets=budgets,
+            noise_scales=scales,
+        )
+        for weighting in Weighting
+    }
+    assert variances[Weighting.INVERSE_VARIANCE] <= min(variances.values()) * (1 + 1e-9)
+
+
+@settings(max_examples=25)
+@given(populations(), st.sampled_from(Weighting), st.data())
+def test_under_caps_no_reward_is_cheaper(
+    population: tuple[list[float], list[int]], weighting: Weighting, data: st.DataObject
+) -> None:
+    nu, sizes = population
+    kept = active_set(privacy_values=nu)
+    nu, sizes = list(itertools.compress(nu, kept)), list(itertools.compress(sizes, kept))
+    free = optimum(nu, sizes, weighting, 3)
+    largest = equilibrium(reward=free, privacy_values=nu, privacy_weight=WEIGHT).budgets.max()
+    factors = data.draw(st.lists(st.floats(0.05, 2), min_size=len(nu), max_size=len(nu)))
+    caps = [float(largest * factor) for factor in factors]
+    chosen = optimal_reward_capped(
+        round_number=3,
+        cost_model=MODEL,
+        weighting=weighting,
+        privacy_values=nu,
+        privacy_weight=WEIGHT,
+        sizes=sizes,
+        noise_scales=scales_of(sizes),
+        caps=caps,
+    )
+    assert chosen <= saturation_reward(privacy_values=nu, privacy_weight=WEIGHT, caps=caps) * (1 + 1e-12)
+    grid = np.geomspace(chosen / 50, chosen * 50, 200)
+    cheapest = min(cost_of(float(reward), nu, sizes, weighting, 3, caps) for reward in grid)
+    assert cost_of(chosen, nu, sizes, weighting, 3, caps) <= cheapest * (1 + 1e-9)
+
+
+def test_caps_that_cannot_bind_change_nothing() -> None:
+    nu, sizes = [0.95, 1.0, 1.05], [100, 120, 90]
+    free = optimum(nu, sizes, Weighting.SIZE, 5)
+    arguments: dict[str, Any] = {
+        "privacy_values": nu,
+        "privacy_weight": WEIGHT,
+        "sizes": sizes,
+        "noise_scales": scales_of(sizes),
+    }
+    for caps in ([math.inf] * 3, [1e6] * 3):
+        chosen = optimal_reward_capped(
+            round_number=5, cost_model=MODEL, weighting=Weighting.SIZE, caps=caps, **arguments
+        )
+        assert chosen == free
+
+
+def test_the_reward_grows_by_discounting_alone() -> None:
+    schedule = optimal_schedule(cost_model=MODEL, noise_cost=3.0)
+    np.testing.assert_allclose(schedule[1:] / schedule[:-1], 0.93**-0.5)
+
+
+def test_small_clients_do_not_spoil_a_size_weighted_average() -> None:
+    nu = [1.0, 1.0, 1.0]
+    with_size = optimum(nu, [1000, 1000, 10], Weighting.SIZE, 1)
+    uniform = optimum(nu, [1000, 1000, 10], Weighting.UNIFORM, 1)
+    assert uniform > 10 * with_size
+
+
+def test_no_market_or_no_interest_in_accuracy_means_no_reward() -> None:
+    assert optimum([1.0], [10], Weighting.SIZE, 1) == 0
+    assert optimum([], [], Weighting.SIZE, 1) == 0
+    careless = CostModel(
+        dimension=1, horizon=1, accuracy_weight=0, smoothness=1, convexity=1, gradient_bound=1, discount=1
+    )
+    for caps in (None, [0.1, 0.1]):
+        arguments: dict[str, Any] = {
+            "round_number": 1,
+            "cost_model": careless,
+            "weighting": Weighting.SIZE,
+            "privacy_values": [1, 1],
+            "privacy_weight": 1,
+            "sizes": [1, 1],
+            "noise_scales": [1, 1],
+        }
+        assert (optimal_reward(**arguments) if caps is None else optimal_reward_capped(**arguments, caps=caps)) == 0
+
+
+def test_a_random_reward_is_repeatable_and_inside_the_range() -> None:
+    admissible = RewardRange(minimum=3, maximum=5)
+    draws = [random_reward(reward_range=admissible, round_number=t, seed=7) for t in range(1, 200)]
+    assert draws == [random_reward(reward_range=admissible, round_number=t, seed=7) for t in range(1, 200)]
+    assert len(set(draws)) == len(draws)
+    assert 3 <= min(draws) < 3.1
+    assert 4.9 < max(draws) <= 5
+    assert random_reward(reward_range=admissible, round_number=1, seed=8) != draws[0]
+
+
+def test_a_round_without_updates_costs_without_bound() -> None:
+    assert noise_variance(weights=[0.0, 0.0], budgets=[0.0, 0.0], noise_scales=[1, 1]) == math.inf
+    assert noise_variance(weights=[0.5, 0.5], budgets=[0.1, 0.0], noise_scales=[1, 1]) == math.inf
+    assert round_cost(cost_model=MODEL, round_number=1, reward=1, noise_variance=math.inf) == math.inf
+
+
+def test_a_round_beyond_the_horizon_is_refused() -> None:
+    with pytest.raises(ImpossibleArgument, match="round_number = 21"):
+        MODEL.price(21)

@@ -1,0 +1,337 @@
+"""Vectors on the wire, their layout and their digest."""
+
+import hashlib
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from pydantic import ValidationError
+
+from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.fields import MAX_DIMENSION
+from qidpfl_shared.protocol.wire import (
+    TensorLayout,
+    TensorSpec,
+    Vector32,
+    WireError,
+    content_digest,
+    decode,
+    digest_of,
+    encode,
+    flatten,
+    parse_content_digest,
+    squared_norm,
+    unflatten,
+)
+
+FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
+SHAPES = st.lists(st.integers(1, 4), max_size=3).map(tuple)
+# The layout is not in alphabetical order, and its shapes tell row-major from column-major.
+LAYOUT = TensorLayout(
+    tensors=(
+        TensorSpec(name="weight", shape=(2, 3)),
+        TensorSpec(name="bias", shape=(2,)),
+        TensorSpec(name="alpha", shape=()),
+    )
+)
+TENSORS: dict[str, npt.ArrayLike] = {"alpha": 8.0, "bias": [6.0, 7.0], "weight": [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]}
+
+
+def float_vectors() -> st.SearchStrategy[Vector32]:
+    return hnp.arrays(np.float32, st.integers(1, 20), elements=FINITE)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> TensorLayout:
+    shapes = draw(st.lists(SHAPES, min_size=1, max_size=4))
+    return TensorLayout(tensors=tuple(TensorSpec(name=f"t{k}", shape=shape) for k, shape in enumerate(shapes)))
+
+
+def code_of(call: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(WireError) as caught:
+        call()
+    return caught.value.code
+
+
+def layout_refusals(tensors: object) -> list[str]:
+    with pytest.raises(ValidationError) as caught:
+        TensorLayout.model_validate({"tensors": tensors})
+    return [error["type"] for error in caught.value.errors()]
+
+
+# --- bytes -----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50, deadline=None)
+@given(vector=float_vectors())
+def test_a_round_trip_keeps_every_bit(vector: Vector32) -> None:
+    assert decode(encode(vector), dimension=vector.size).tobytes() == vector.tobytes()
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.integers(1, 5).flatmap(lambda d: st.binary(min_size=4 * d, max_size=4 * d)))
+def test_bytes_are_kept_exactly_or_refused_as_not_finite(data: bytes) -> None:
+    try:
+        vector = decode(data, dimension=len(data) // 4)
+    except WireError as error:
+        assert error.code is ErrorCode.NOT_FINITE
+    else:
+        assert encode(vector) == data
+
+
+@pytest.mark.parametrize("value", [-0.0, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38])
+def test_signed_zeros_subnormals_and_the_largest_value_survive(value: float) -> None:
+    vector = np.array([value], dtype=np.float32)
+    assert decode(encode(vector), dimension=1).tobytes() == vector.tobytes()
+
+
+def test_numbers_are_little_endian_float32() -> None:
+    assert encode(np.array([1.0, -2.0])) == bytes.fromhex("0000803f 000000c0")
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        pytest.param(np.array([1.0, 2.0], dtype=np.float64), id="float64"),
+        pytest.param(np.array([1.0, 2.0], dtype=">f4"), id="big-endian"),
+        pytest.param(np.array([1, 2]), id="whole numbers"),
+        pytest.param(np.array([1.0, 9.0, 2.0, 9.0], dtype=np.float32)[::2], id="strided view"),
+    ],
+)
+def test_any_memory_layout_of_a_vector_gives_the_same_bytes(vector: npt.NDArray[np.generic]) -> None:
+    assert encode(vector) == bytes.fromhex("0000803f 00000040")
+
+
+def test_a_float64_is_rounded_to_the_nearest_float32() -> None:
+    assert encode(np.array([0.1])) == np.float32(0.1).tobytes()
+
+
+def test_a_float64_too_small_for_float32_becomes_zero() -> None:
+    assert encode(np.array([1e-60])) == bytes(4)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3.5e38, -1e300])
+def test_values_that_float32_cannot_hold_are_not_sent(value: float) -> None:
+    assert code_of(lambda: encode(np.array([0.0, value]))) is ErrorCode.NOT_FINITE
+
+
+@pytest.mark.parametrize(
+    "bits",
+    [
+        pytest.param("0000c07f", id="quiet NaN"),
+        pytest.param("0100807f", id="signalling NaN"),
+        pytest.param("ffffffff", id="negative NaN with payload"),
+        pytest.param("0000807f", id="infinity"),
+        pytest.param("000080ff", id="minus infinity"),
+    ],
+)
+def test_received_values_that_are_not_finite_are_refused(bits: str) -> None:
+    assert code_of(lambda: decode(bytes(4) + bytes.fromhex(bits), dimension=2)) is ErrorCode.NOT_FINITE
+
+
+def test_the_refusal_names_the_first_element_that_is_not_finite() -> None:
+    with pytest.raises(WireError, match="element 2 "):
+        encode(np.array([0.0, 1.0, math.nan, math.inf]))
+
+
+@pytest.mark.parametrize("length", [0, 4, 7, 9, 12])
+def test_any_other_number_of_bytes_is_refused(length: int) -> None:
+    assert code_of(lambda: decode(bytes(length), dimension=2)) is ErrorCode.WRONG_LENGTH
+
+
+@pytest.mark.parametrize("container", [bytes, bytearray, memoryview])
+def test_every_kind_of_byte_buffer_is_read(container: Callable[[bytes], bytes | bytearray | memoryview]) -> None:
+    data = container(encode(np.array([1.0, 2.0])))
+    assert decode(data, dimension=2).tolist() == [1.0, 2.0]
+
+
+def test_a_buffer_that_is_not_aligned_is_read() -> None:
+    shifted = memoryview(b"x" + encode(np.array([1.0, 2.0])))[1:]
+    assert decode(shifted, dimension=2).tolist() == [1.0, 2.0]
+
+
+def test_a_vector_read_from_bytes_cannot_be_changed() -> None:
+    vector = decode(bytes(4), dimension=1)
+    with pytest.raises(ValueError, match="read-only"):
+        vector[0] = 1.0
+
+
+def test_the_norm_of_huge_finite_values_is_finite() -> None:
+    assert squared_norm(np.full(2, 3e38, dtype=np.float32)) == pytest.approx(1.8e77)
+
+
+# --- layouts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_layout_counts_all_its_elements() -> None:
+    assert (LAYOUT.dimension, LAYOUT.byte_length) == (9, 36)
+
+
+def test_tensors_stand_in_the_order_of_the_layout_and_in_row_major_order() -> None:
+    assert flatten(tensors=TENSORS, layout=LAYOUT).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+
+
+def test_a_transposed_view_is_flattened_by_its_own_rows() -> None:
+    transposed = np.array([[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]], dtype=np.float32).T
+    assert flatten(tensors=TENSORS | {"weight": transposed}, layout=LAYOUT)[:6].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@settings(max_examples=50, deadline=None)
+@given(layout=layouts(), data=st.data())
+def test_flattening_undoes_unflattening(layout: TensorLayout, data: st.DataObject) -> None:
+    vector = data.draw(hnp.arrays(np.float32, layout.dimension, elements=FINITE))
+    named = unflatten(vector=vector, layout=layout)
+    assert flatten(tensors=named, layout=layout).tobytes() == vector.tobytes()
+
+
+@settings(max_examples=50, deadline=None)
+@given(layout=layouts())
+def test_unflattened_tensors_have_the_names_and_shapes_of_the_layout(layout: TensorLayout) -> None:
+    named = unflatten(vector=np.zeros(layout.dimension, dtype=np.float32), layout=layout)
+    assert [(name, tensor.shape) for name, tensor in named.items()] == [(t.name, t.shape) for t in layout.tensors]
+
+
+def test_unflattened_tensors_are_views() -> None:
+    vector = np.zeros(LAYOUT.dimension, dtype=np.float32)
+    assert all(np.shares_memory(tensor, vector) for tensor in unflatten(vector=vector, layout=LAYOUT).values())
+
+
+def test_the_flat_vector_is_a_copy() -> None:
+    weight = np.zeros((2, 3), dtype=np.float32)
+    assert not np.shares_memory(flatten(tensors=TENSORS | {"weight": weight}, layout=LAYOUT), weight)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        pytest.param({"weight": np.zeros((2, 3)), "bias": np.zeros(2)}, id="missing tensor"),
+        pytest.param(TENSORS | {"gamma": 0.0}, id="unknown tensor"),
+        pytest.param(TENSORS | {"weight": np.zeros((3, 2))}, id="transposed"),
+        pytest.param(TENSORS | {"weight": np.zeros(6)}, id="flat"),
+        pytest.param(TENSORS | {"bias": 1.0}, id="not broadcast"),
+        pytest.param(TENSORS | {"alpha": [1.0]}, id="one element for a scalar"),
+    ],
+)
+def test_tensors_that_differ_from_the_layout_are_refused(tensors: dict[str, npt.ArrayLike]) -> None:
+    assert code_of(lambda: flatten(tensors=tensors, layout=LAYOUT)) is ErrorCode.WRONG_LENGTH
+
+
+@pytest.mark.parametrize("shape", [(8,), (10,), (9, 1), ()])
+def test_a_vector_of_another_shape_is_not_unflattened(shape: tuple[int, ...]) -> None:
+    vector = np.zeros(shape, dtype=np.float32)
+    assert code_of(lambda: unflatten(vector=vector, layout=LAYOUT)) is ErrorCode.WRONG_LENGTH
+
+
+def test_two_tensors_of_one_name_are_inconsistent() -> None:
+    assert layout_refusals([{"name": "a", "shape": [1]}, {"name": "a", "shape": [2]}]) == ["inconsistent_spec"]
+
+
+def test_the_largest_layout_is_admissible() -> None:
+    layout = TensorLayout.model_validate({"tensors": [{"name": "a", "shape": [MAX_DIMENSION]}]})
+    assert layout.byte_length == 2**30
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        pytest.param([[MAX_DIMENSION], []], id="one parameter too many"),
+        pytest.param([[MAX_DIMENSION] * 8], id="beyond 64 bits"),
+    ],
+)
+def test_a_layout_beyond_the_largest_dimension_is_inconsistent(shapes: list[list[int]]) -> None:
+    tensors = [{"name": f"t{k}", "shape": shape} for k, shape in enumerate(shapes)]
+    assert layout_refusals(tensors) == ["inconsistent_spec"]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "code"),
+    [
+        ({"name": "a", "shape": [0]}, "greater_than_equal"),
+        ({"name": "a", "shape": [-1, -1]}, "greater_than_equal"),
+        ({"name": "a", "shape": [10**30]}, "less_than_equal"),
+        ({"name": "a", "shape": [2.0]}, "int_type"),
+        ({"name": "a", "shape": [True]}, "int_type"),
+        ({"name": "a", "shape": ["2"]}, "int_type"),
+        ({"name": "a", "shape": [1] * 9}, "too_long"),
+        ({"name": "", "shape": [1]}, "string_too_short"),
+        ({"name": "../etc/passwd", "shape": [1]}, "string_pattern_mismatch"),
+        ({"name": "a\n", "shape": [1]}, "string_pattern_mismatch"),
+        ({"name": "a"}, "missing"),
+        ({"name": "a", "shape": [1], "dtype": "float64"}, "extra_forbidden"),
+    ],
+)
+def test_an_impossible_tensor_is_refused(tensor: dict[str, object], code: str) -> None:
+    assert code in layout_refusals([tensor])
+
+
+def test_a_layout_needs_a_tensor() -> None:
+    assert layout_refusals([]) == ["too_short"]
+
+
+# --- digests ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_digest_is_the_sha256_in_hexadecimal() -> None:
+    assert digest_of(b"abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_the_content_digest_is_that_of_the_rfcs_example() -> None:
+    expected = "sha-256=:RK/0qy18MlBSVnWgjwz6lZEWjP/lF5HF9bvEF8FabDg=:"
+    assert content_digest(b'{"hello": "world"}\n') == expected
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.binary(max_size=64))
+def test_a_content_digest_is_read_back(data: bytes) -> None:
+    assert parse_content_digest(content_digest(data)) == hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param("md5=:AAAAAAAAAAAAAAAAAAAAAA==:, {}", id="after another algorithm"),
+        pytest.param("{},sha-512=:AAAA:", id="before another algorithm"),
+        pytest.param("  {}  ", id="in blanks"),
+    ],
+)
+def test_what_stands_beside_the_sha256_is_ignored(form: str) -> None:
+    assert parse_content_digest(form.format(content_digest(b"abc"))) == digest_of(b"abc")
+
+
+def test_the_name_of_the_algorithm_may_be_in_capitals() -> None:
+    assert parse_content_digest(content_digest(b"abc").replace("sha", "SHA")) == digest_of(b"abc")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("sha-256", id="no value"),
+        pytest.param("sha-256=", id="empty value"),
+        pytest.param("sha-256=:", id="one colon"),
+        pytest.param("sha-256=::", id="empty digest"),
+        pytest.param("sha-512=:AAAA:", id="another algorithm only"),
+        pytest.param("sha-256=" + "A" * 43 + "=", id="no colons"),
+        pytest.param("sha-256=:" + "A" * 43 + "=", id="no closing colon"),
+        pytest.param("sha-256=" + "A" * 43 + "=:", id="no opening colon"),
+        pytest.param("sha-256=:" + "A" * 42 + "==:", id="31 bytes"),
+        pytest.param("sha-256=:" + "A" * 44 + ":", id="33 bytes"),
+        pytest.param("sha-256=:" + "0" * 64 + ":", id="hexadecimal"),
+        pytest.param("sha-256=:" + "A" * 43 + ":", id="no padding"),
+        pytest.param("sha-256=:" + "-" * 43 + "=:", id="not the base64 alphabet"),
+        pytest.param("sha-256=:" + "\u00e9" * 43 + "=:", id="not ASCII"),
+    ],
+)
+def test_a_header_without_a_whole_sha256_is_refused(header: str) -> None:
+    assert code_of(lambda: parse_content_digest(header)) is ErrorCode.DIGEST_REQUIRED
+
+
+@settings(max_examples=100, deadline=None)
+@given(header=st.text(max_size=60) | st.text(max_size=60).map("sha-256=:{}:".format))
+def test_no_header_causes_any_other_error(header: str) -> None:
+    assert code_of(lambda: parse_content_digest(header)) is ErrorCode.DIGEST_REQUIRED
