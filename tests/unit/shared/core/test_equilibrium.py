@@ -259,3 +259,18 @@ def test_nobody_can_buy_more_than_the_caps_allow() -> None:
     assert reward_for_total(total=0.0, privacy_values=nu, privacy_weight=1, caps=caps) == 0
     assert reward_for_total(total=0.1, privacy_values=[1.0], privacy_weight=1) == math.inf
     assert saturation_reward(privacy_values=nu, privacy_weight=1, caps=[0.1, math.inf]) == math.inf
+
+
+def test_reporting_a_lower_privacy_value_pays() -> None:
+    """Not incentive compatible, and not claimed to be: committing to a lower value makes the others yield."""
+    rng = np.random.default_rng(3)
+    gains = []
+    for _ in range(100):
+        nu = rng.uniform(0.95, 1.05, 10)
+        honest = equilibrium(reward=10, privacy_values=nu, privacy_weight=1)
+        reported = nu.copy()
+        reported[0] *= 0.8
+        budgets = equilibrium(reward=10, privacy_values=reported, privacy_weight=1).budgets
+        lied = utilities(reward=10, budgets=budgets, privacy_values=nu, privacy_weight=1)
+        gains.append(lied[0] / max(float(honest.utilities[0]), 1e-12) - 1)
+    assert np.median(gains) > 0.5

@@ -57,7 +57,7 @@ def test_noise_has_the_announced_standard_deviation() -> None:
     draws = np.array(
         [private_histogram(counts=exact, rho=0.01, standard_noise=rng.standard_normal(10)) for _ in range(4000)]
     )
-    # Fixing the sum takes one of ten degrees of freedom; rounding adds 1/12. Over 40,000 draws 1.5 % is four deviations.
+    # The fixed sum takes one of ten degrees of freedom; rounding adds 1/12. Over 40,000 draws 1.5 % is four deviations.
     expected = math.sqrt(100 * 0.9 + 1 / 12)
     assert draws.std() == pytest.approx(expected, rel=0.015)
 

@@ -1,0 +1,119 @@
+"""Who may import whom: read from the syntax trees, compared with one table."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = {f"qidpfl_{name}": ROOT / name / f"qidpfl_{name}" for name in ("shared", "server", "client")}
+
+# For each package or module: the libraries, and the parts of this project, that it may import besides itself.
+# The longest matching name counts.
+ALLOWED: dict[str, set[str]] = {
+    "qidpfl_shared": set(),
+    "qidpfl_shared.core": {"numpy", "scipy"},
+    "qidpfl_shared.protocol": {"numpy", "pydantic", "pydantic_core", "qidpfl_shared.core"},
+    "qidpfl_server": {"qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_client": {"qidpfl_shared.core", "qidpfl_shared.protocol"},
+}
+# What a pure function has no use for: clocks, files, sockets, the environment, global randomness, logs, threads.
+IMPURE = {
+    "asyncio",
+    "datetime",
+    "io",
+    "logging",
+    "os",
+    "pathlib",
+    "random",
+    "secrets",
+    "socket",
+    "sys",
+    "threading",
+    "time",
+}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for package, folder in PACKAGES.items():
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            yield ".".join((package, *(part for part in parts if part != "__init__"))), path
+
+
+def imports_of(name: str, path: Path) -> set[str]:
+    """The full names that a module imports, relative ones resolved."""
+    found: set[str] = set()
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            found.update(f"{module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def within(name: str, part: str) -> bool:
+    return name == part or name.startswith(f"{part}.")
+
+
+def rule_for(name: str) -> str:
+    return max((part for part in ALLOWED if within(name, part)), key=len)
+
+
+@pytest.mark.parametrize(("name", "path"), list(modules()), ids=lambda item: item if isinstance(item, str) else "")
+def test_a_module_imports_only_what_its_part_may(name: str, path: Path) -> None:
+    part = rule_for(name)
+    for imported in imports_of(name, path):
+        root = imported.split(".")[0]
+        if root in sys.stdlib_module_names:
+            continue
+        assert any(within(imported, allowed) for allowed in {part, *ALLOWED[part]}), f"{name} imports {imported}"
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [(name, path) for name, path in modules() if within(name, "qidpfl_shared.core")],
+    ids=lambda item: item if isinstance(item, str) else "",
+)
+def test_the_core_imports_nothing_impure(name: str, path: Path) -> None:
+    assert not {imported.split(".")[0] for imported in imports_of(name, path)} & IMPURE
+
+
+def test_modules_do_not_import_each_other_in_circles() -> None:
+    known = dict(modules())
+    graph = {
+        name: {
+            other
+            for imported in imports_of(name, path)
+            for other in (imported, imported.rpartition(".")[0])
+            if other in known and other != name
+        }
+        for name, path in known.items()
+    }
+    TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize(
+    ("part", "unwanted"),
+    [
+        ("qidpfl_shared.core", {"pydantic", "torch", "fastapi", "httpx"}),
+        ("qidpfl_shared.protocol", {"torch", "fastapi", "httpx"}),
+    ],
+)
+def test_importing_a_part_does_not_load_what_it_has_no_use_for(part: str, unwanted: set[str]) -> None:
+    names = [name for name, _ in modules() if within(name, part)]
+    script = f"import sys, importlib\nfor n in {names}: importlib.import_module(n)\nprint(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not unwanted & set(loaded)
+
+
+def test_the_table_covers_every_part_and_names_no_other() -> None:
+    names = [name for name, _ in modules()]
+    assert all(any(within(name, part) for name in names) for part in ALLOWED)
