@@ -122,8 +122,7 @@ def play(
                 Participant(
                     privacy_value=client.privacy_value,
                     size=client.size,
-                    lifetime_rho=client.account.lifetime_rho,
-                    spent_rho=client.account.spent_rho,
+                    remaining_rho=client.account.remaining_rho,
                 )
                 for client in participants
             ],

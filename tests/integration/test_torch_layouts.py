@@ -69,6 +69,9 @@ CASES = {
     "lenet of cifar": Case(
         layouts.lenet(channels=3, side=32, labels=10), lambda: lenet(channels=3, width=400, labels=10), (3, 32, 32)
     ),
+    "lenet of an odd side": Case(
+        layouts.lenet(channels=2, side=31, labels=5), lambda: lenet(channels=2, width=256, labels=5), (2, 31, 31)
+    ),
     "mcmahan of cifar": Case(layouts.mcmahan_cifar(labels=10), mcmahan_cifar, (3, 24, 24)),
 }
 

@@ -25,6 +25,8 @@ def weighted_mean(*, updates: Iterable[tuple[float, Parameters]], dimension: int
     total = 0.0
     weighted_sum = np.zeros(dimension)
     for index, (weight, update) in enumerate(updates):
+        if not isinstance(update, np.ndarray) or update.dtype.kind != "f":
+            raise ImpossibleArgument(f"updates[{index}]", type(update).__name__, "must be an array of floats")
         if update.shape != (dimension,):
             raise ImpossibleArgument(f"updates[{index}].shape", update.shape, f"must be ({dimension},)")
         scaled = update.astype(np.float64)

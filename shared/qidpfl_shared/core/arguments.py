@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from enum import Enum
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,8 @@ Mask = npt.NDArray[np.bool_]
 Numbers = Sequence[float] | npt.NDArray[Any]
 
 
+Kind = TypeVar("Kind", bound=Enum)
+
 LARGEST_WHOLE = 2**53
 
 
@@ -20,7 +23,10 @@ class ImpossibleArgument(ValueError):
     """An argument that no caller can mean; the message names it, shows its value and says what is possible."""
 
     def __init__(self, name: str, value: object, requirement: str) -> None:
-        shown = repr(value)
+        try:
+            shown = repr(value)
+        except ValueError:  # Python does not print whole numbers of thousands of digits
+            shown = f"a {type(value).__name__} too long to show"
         if len(shown) > 80:
             shown = f"{shown[:77]}..."
         super().__init__(f"{name} = {shown}: {requirement}")
@@ -42,6 +48,14 @@ def positive(name: str, value: object) -> float:
     number = real(name, value)
     if number <= 0:
         raise ImpossibleArgument(name, value, "must be greater than 0")
+    return number
+
+
+def magnitude(name: str, value: object) -> float:
+    """A number above 0 whose square is neither lost nor infinite: what physical constants are."""
+    number = positive(name, value)
+    if not 1e-60 <= number <= 1e60:
+        raise ImpossibleArgument(name, value, "must lie between 1e-60 and 1e60")
     return number
 
 
@@ -97,6 +111,22 @@ def whole(name: str, value: object, *, minimum: int = 0) -> int:
     return number
 
 
+def truth(name: str, value: object) -> bool:
+    """A truth value, and nothing that merely counts as one."""
+    if not isinstance(value, bool | np.bool_):
+        raise ImpossibleArgument(name, value, "must be true or false")
+    return bool(value)
+
+
+def choice(name: str, value: object, kind: type[Kind]) -> Kind:
+    """A member of an enumeration, given as such or by its value."""
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(str(member.value) for member in kind)
+        raise ImpossibleArgument(name, value, f"must be one of {known}") from None
+
+
 def vector(name: str, values: object, *, length: int | None = None) -> Vector:
     """A fresh one-dimensional float64 array of finite numbers."""
     array = _as_vector(name, values, length)
@@ -145,6 +175,18 @@ def size_vector(name: str, values: object, *, length: int | None = None) -> Vect
     return array
 
 
+def count_table(name: str, rows: object, *, width: int | None) -> Vector:
+    """A fresh matrix of counts; without any row it has none of `width` columns (1 if that is open too)."""
+    table = _as_numbers(name, rows)
+    if table.ndim == 1 and table.size == 0:
+        return np.zeros((0, width or 1))
+    if table.ndim != 2:
+        raise ImpossibleArgument(name, table.shape, "must be a table with two dimensions")
+    if width is not None and table.shape[1] != width:
+        raise ImpossibleArgument(f"columns of {name}", table.shape[1], f"must be {width}")
+    return count_vector(name, table.ravel()).reshape(table.shape)
+
+
 def mask(name: str, values: object, *, length: int) -> Mask:
     """A fresh array of truth values."""
     try:
@@ -168,19 +210,27 @@ def _as_float(name: str, value: object) -> float:
 
 
 def _as_vector(name: str, values: object, length: int | None) -> Vector:
-    try:
-        raw = np.asarray(values)
-        refused = raw.size > 0 and raw.dtype.kind not in "iuf"
-        array = np.array(raw, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ImpossibleArgument(name, values, "must be a sequence of numbers") from error
-    if refused:
-        raise ImpossibleArgument(name, values, "must be a sequence of numbers")
+    array = _as_numbers(name, values)
     if array.ndim != 1:
         raise ImpossibleArgument(name, array.shape, "must have one dimension")
     if length is not None and array.size != length:
-        raise ImpossibleArgument(f"len({name})", array.size, f"must be {length}, as many as the clients")
+        raise ImpossibleArgument(f"len({name})", array.size, f"must be {length}, like the others")
     return array
+
+
+def _as_numbers(name: str, values: object) -> Vector:
+    """A fresh float64 array of whole or real numbers: no text, truth values or complex numbers, not even among them."""
+    if not isinstance(values, np.ndarray | Sequence) or isinstance(values, str | bytes):
+        raise ImpossibleArgument(name, values, "must be a sequence of numbers")
+    try:
+        raw = np.asarray(values)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ImpossibleArgument(name, values, "must be a sequence of numbers") from error
+    # numpy turns truth values beside numbers into numbers without a word.
+    hidden = not isinstance(values, np.ndarray) and any(isinstance(value, bool | np.bool_) for value in values)
+    if hidden or (raw.size > 0 and raw.dtype.kind not in "iuf"):
+        raise ImpossibleArgument(name, values, "must be a sequence of numbers")
+    return np.array(raw, dtype=np.float64)
 
 
 def _require_all(name: str, array: Vector, holds: Mask, requirement: str) -> None:

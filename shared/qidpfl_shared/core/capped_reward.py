@@ -13,6 +13,12 @@ from .equilibrium import active_set, equilibrium, saturation_reward
 from .reward import CostModel, Weighting, aggregation_weights, noise_variance, optimal_reward
 
 _GRID_POINTS = 33
+# How far, relatively, to look whether the cost falls or rises.
+_STEP = 1e-6
+# With more clients than this the kinks lie so close that the grid alone is as good.
+_KINKS_UP_TO = 1000
+# A budget this close to its cap, relatively, is at it.
+_BINDING = 1e-9
 
 
 def optimal_reward_capped(
@@ -91,31 +97,64 @@ class _CappedMarket:
         """The global minimiser, searched between two bounds that enclose it."""
         known = self.cost(closed_form)
         highest = known / self.price
-        if (self.budgets(highest) < self.limits).all():
+        if (self.budgets(highest) < self.limits * (1 - _BINDING)).all():
             return closed_form
         # No budget exceeds R/(4c): at a reward below this one, noise alone costs more than the known cost.
         lowest = self.noise(1 / (4 * self.weight * self.values)) / known
         saturated = saturation_reward(privacy_values=self.values, privacy_weight=self.weight, caps=self.limits)
         if saturated <= lowest:
             return saturated
-        return _minimiser(self.cost, lowest, min(highest, saturated), guess=closed_form)
+        highest = min(highest, saturated)
+        kinks = [kink for kink in (closed_form, *self._kinks()) if lowest < kink < highest]
+        return _minimiser(self.cost, np.unique([*np.geomspace(lowest, highest, _GRID_POINTS), *kinks, highest]))
+
+    def _kinks(self) -> list[float]:
+        """The rewards at which one cap after the other starts to bind; a bound cap stays bound at higher rewards.
+
+        With bound caps of sum k and a free clients of marginal costs summing to b, R = b·S²/((a-1)·S + k), and client
+        i reaches its cap at S = (cap_i + c_i·k/b)/(1 - c_i·(a-1)/b). Quadratic in the number of clients.
+        """
+        if self.values.size > _KINKS_UP_TO:
+            return []
+        costs = self.weight * self.values
+        kinks: list[float] = []
+        free, bound = np.ones(costs.size, dtype=np.bool_), 0.0
+        while free.sum() > 1:
+            spread = float(costs[free].sum())
+            slope = 1 - costs * (np.count_nonzero(free) - 1) / spread
+            with np.errstate(divide="ignore", invalid="ignore"):
+                totals = np.where(free & (slope > 0), (self.limits + costs * bound / spread) / slope, np.inf)
+            client = int(np.argmin(totals))
+            total = float(totals[client])
+            if not math.isfinite(total):
+                break
+            kinks.append(float(spread * total**2 / ((np.count_nonzero(free) - 1) * total + bound)))
+            free[client] = False
+            bound += float(self.limits[client])
+        return kinks
 
 
-def _minimiser(cost: Callable[[float], float], lowest: float, highest: float, *, guess: float) -> float:
-    """The minimiser in [lowest, highest]: a grid finds the valley, a bounded search its bottom.
+def _minimiser(cost: Callable[[float], float], points: Vector) -> float:
+    """The minimiser between the first and the last of some points, with the kinks among them.
 
-    The cost has a kink wherever a cap starts to bind, so that a local search alone might stop in the wrong valley.
+    The cost bends wherever a cap starts to bind, so it may have several valleys. One lies wherever it falls behind a
+    point and rises before the next; it is searched there. A kink may be a minimum itself.
     """
-    grid = np.geomspace(lowest, highest, _GRID_POINTS)
-    grid[-1] = highest
-    costs = [cost(float(reward)) for reward in grid]
-    best = int(np.argmin(costs))
-    candidates = [(costs[best], float(grid[best]))]
-    if guess <= highest:
-        candidates.append((cost(guess), guess))
-    valley = np.log(grid[[max(best - 1, 0), min(best + 1, grid.size - 1)]])
+    costs = np.array([cost(float(point)) for point in points])
+    falls = np.array([cost(float(point) * (1 + _STEP)) for point in points]) < costs
+    rises = np.array([cost(float(point) * (1 - _STEP)) for point in points]) < costs
+    lowest = int(np.argmin(costs))
+    best = (float(costs[lowest]), float(points[lowest]))
+    for left in np.flatnonzero(falls[:-1] & rises[1:]):
+        best = min(best, _bottom(cost, float(points[left]), float(points[left + 1])))
+    return best[1]
+
+
+def _bottom(cost: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
     found = minimize_scalar(
-        lambda logarithm: cost(math.exp(logarithm)), bounds=tuple(valley), method="bounded", options={"xatol": 1e-10}
+        lambda logarithm: cost(math.exp(logarithm)),
+        bounds=(math.log(low), math.log(high)),
+        method="bounded",
+        options={"xatol": 1e-9},
     )
-    candidates.append((float(found.fun), min(math.exp(float(found.x)), highest)))
-    return min(candidates)[1]
+    return float(found.fun), min(math.exp(float(found.x)), high)

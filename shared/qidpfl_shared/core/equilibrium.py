@@ -58,6 +58,7 @@ def active_set(*, privacy_values: Numbers) -> Mask:
     ascending = np.sort(values / values.max())
     ranks = np.arange(values.size)
     inside = ranks * ascending < np.cumsum(ascending) * (1 - EDGE_SHARE)
+    inside[:2] = True
     last = int(np.argmin(inside)) - 1 if not inside.all() else values.size - 1
     active: Mask = values / values.max() <= ascending[last]
     return active
@@ -82,9 +83,8 @@ def equilibrium(
     if reward == 0:
         return _no_market(MarketStatus.NO_REWARD, reward, values.size)
 
-    shares = np.zeros(values.size)
-    total, shares[able] = _solve(reward=reward, weight=weight, values=values[able], limits=limits[able])
-    budgets = np.minimum(shares * total, limits)
+    shares, budgets = np.zeros(values.size), np.zeros(values.size)
+    total, shares[able], budgets[able] = _solve(reward, weight, values[able], limits[able])
     payments = shares * reward
     return Equilibrium(
         status=MarketStatus.EQUILIBRIUM,
@@ -133,10 +133,12 @@ def best_response(
 
     This is what the client needs to know, and all it learns: nobody else's privacy value. 0 means: do not bid.
     """
-    reward = arguments.positive("reward", reward)
-    total = arguments.positive("total", total)
+    reward = arguments.non_negative("reward", reward)
+    total = arguments.non_negative("total", total)
     cost = arguments.positive("privacy_weight", privacy_weight) * arguments.positive("privacy_value", privacy_value)
     cap = arguments.limit("cap", cap)
+    if reward == 0 or total == 0:
+        return 0.0
     share = 1 - cost * total / reward
     return min(share * total, cap) if share > EDGE_SHARE else 0.0
 
@@ -166,7 +168,10 @@ def reward_for_total(
 
 
 def saturation_reward(*, privacy_values: Numbers, privacy_weight: float, caps: Numbers) -> float:
-    """The reward from which on every cap binds, so that any more is wasted; infinity while somebody has no cap."""
+    """The reward from which on every cap binds, so that any more is wasted.
+
+    Infinity while somebody has no cap, and where there is no market.
+    """
     weight = arguments.positive("privacy_weight", privacy_weight)
     values = arguments.positive_vector("privacy_values", privacy_values)
     limits = arguments.limit_vector("caps", caps, length=values.size)
@@ -186,31 +191,33 @@ def sums_of_others(budgets: Vector) -> Vector:
 
 
 def _no_market(status: MarketStatus, reward: float, clients: int) -> Equilibrium:
-    nothing = np.zeros(clients)
     return Equilibrium(
         status=status,
         reward=reward,
         total=0.0,
-        budgets=nothing,
-        shares=nothing,
-        payments=nothing,
-        utilities=nothing,
+        budgets=np.zeros(clients),
+        shares=np.zeros(clients),
+        payments=np.zeros(clients),
+        utilities=np.zeros(clients),
     )
 
 
-def _solve(*, reward: float, weight: float, values: Vector, limits: Vector) -> tuple[float, Vector]:
-    """The equilibrium total and the shares of at least two able clients."""
+def _solve(reward: float, weight: float, values: Vector, limits: Vector) -> tuple[float, Vector, Vector]:
+    """The equilibrium total, shares and budgets of at least two able clients."""
     active = active_set(privacy_values=values)
     total = reward * _total_per_reward(values[active], weight)
     if not 0 < total < math.inf:
         raise ImpossibleArgument("total budget", total, "cannot be represented; use other units of money")
     shares = _shares_of_active(values, active)
     if (shares * total <= limits).all():
-        return total, shares
+        return total, shares, shares * total
     slopes = weight * values / reward
-    total = _capped_total(min(total, float(limits.sum())), slopes, limits)
-    shares = _capped_shares(total, slopes, limits)
-    return total, np.where(shares > EDGE_SHARE, shares, 0.0)
+    with np.errstate(over="ignore"):
+        total = _capped_total(min(total, float(limits.sum())), slopes, limits)
+    free = 1 - slopes * total
+    free[free <= EDGE_SHARE] = 0.0
+    capped = free * total >= limits
+    return total, np.where(capped, limits / total, free), np.where(capped, limits, free * total)
 
 
 def _total_per_reward(active_values: Vector, weight: float) -> float:
@@ -248,7 +255,7 @@ def _capped_total(start: float, slopes: Vector, limits: Vector) -> float:
         low, high = (total, high) if excess > 0 else (low, total)
         root = ((a - 1) + math.sqrt((a - 1) ** 2 + 4 * b * k)) / (2 * b) if b > 0 else k
         if abs(root - total) <= 4e-16 * total or high - low <= 4e-16 * high:
-            return root if low <= root <= high else total
+            return float(root if low <= root <= high else total)
         total = root if low < root < high and step % 3 != 2 else (low + high) / 2
     return total
 

@@ -46,7 +46,10 @@ class AccuracyCurve:
     @classmethod
     def from_paper(cls, *, i1: float, i2: float, i3: float, i4: float) -> "AccuracyCurve":
         """The curve of the paper's four constants."""
-        return cls(ceiling=i1, drop=arguments.positive("i2", i2) * math.exp(-arguments.real("i4", i4)), rate=i3)
+        exponent = -arguments.real("i4", i4)
+        if abs(exponent) > 600:
+            raise ImpossibleArgument("i4", i4, "must lie between -600 and 600")
+        return cls(ceiling=i1, drop=arguments.positive("i2", i2) * math.exp(exponent), rate=i3)
 
     def accuracy(self, *, total: float) -> float:
         """The accuracy at this total budget; refuses to extrapolate."""
@@ -59,6 +62,7 @@ class AccuracyCurve:
 
     def covers(self, total: float) -> bool:
         """Whether the curve was calibrated at this total budget."""
+        total = arguments.limit("total", total)
         return self.total_min * (1 - _ROUNDING) <= total <= self.total_max * (1 + _ROUNDING)
 
     def needed_total(self, *, accuracy: float) -> float:
@@ -101,14 +105,17 @@ def fit_accuracy_curve(*, totals: Numbers, accuracies: Numbers) -> CurveFit:
 
     # Slower than this the curve is a straight line over the range, faster it is flat from the second budget on.
     grid = np.linspace(math.log(1e-3 / (highest - lowest)), math.log(40 / _smallest_gap(budgets)), _GRID_POINTS)
-    best = int(np.argmin([error(float(point)) for point in grid]))
+    errors = np.array([error(float(point)) for point in grid])
+    best = int(np.argmin(errors))
     decades = math.log10(highest / lowest)
-    if best in (0, grid.size - 1):
-        return _no_curve(rmse=error(float(grid[best])), decades=decades)
-    found = minimize_scalar(error, bounds=(grid[best - 1], grid[best + 1]), method="bounded", options={"xatol": 1e-12})
+    # As good at one end as anywhere: a straight line, or a step, of which the data do not tell the rate.
+    if min(errors[0], errors[-1]) <= errors[best] * (1 + 1e-6) + 1e-12 * float(np.ptp(measured)):
+        return _no_curve(rmse=float(errors[best]), decades=decades)
+    found = minimize_scalar(error, bounds=(grid[best - 1], grid[best + 1]), method="bounded", options={"xatol": 1e-9})
     rate = math.exp(float(found.x))
     ceiling, drop, rmse = _linear_fit(rate, budgets, measured)
-    if drop <= 0 or np.ptp(measured) == 0:
+    # A drop beyond all measure: the curve is so far along at the first budget that its start cannot be written down.
+    if not 0 < drop < 1e12:
         return _no_curve(rmse=rmse, decades=decades)
     curve = AccuracyCurve(ceiling=ceiling, drop=drop, rate=rate, total_min=lowest, total_max=highest)
     return CurveFit(status=FitStatus.FITTED, curve=curve, rmse=rmse, decades=decades)

@@ -8,8 +8,8 @@ from . import arguments
 from .arguments import ImpossibleArgument
 
 MICRO = 1_000_000
-# Every amount fits into a float64 and into JSON numbers of every language without loss.
-MAX_MICRO = 2**53 - 1
+# A billion units: up to here a float tells every micro-unit from the next, in every language.
+MAX_MICRO = 10**15
 
 
 @dataclass(frozen=True)

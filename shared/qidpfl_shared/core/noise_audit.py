@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import chi2, ncx2
 
@@ -51,7 +52,7 @@ class NoiseAudit:
 
     def __post_init__(self) -> None:
         arguments.whole("dimension", self.dimension, minimum=1)
-        arguments.positive("noise_std", self.noise_std)
+        arguments.magnitude("noise_std", self.noise_std)
         arguments.non_negative("signal_bound", self.signal_bound)
         arguments.probability("alpha", self.alpha)
 
@@ -100,10 +101,10 @@ class NoiseAudit:
         if self.feedback:
             quiet = max(0.0, math.sqrt(self.lower) - signal) / std
             loud = (math.sqrt(self.upper) + signal) / std
-            return _cumulative(quiet**2, self.dimension, 0.0) + 1 - _cumulative(loud**2, self.dimension, 0.0)
+            return _below(quiet**2, self.dimension, 0.0) + _above(loud**2, self.dimension, 0.0)
         noncentrality = (signal / std) ** 2
-        below = _cumulative(self.lower / std**2, self.dimension, noncentrality)
-        return below + 1 - _cumulative(self.upper / std**2, self.dimension, noncentrality)
+        below = _below(self.lower / std**2, self.dimension, noncentrality)
+        return below + _above(self.upper / std**2, self.dimension, noncentrality)
 
     @cached_property
     def decisive(self) -> bool:
@@ -156,7 +157,7 @@ def noise_ratio(*, moments: RoundMoments, dimension: int, noise_stds: Numbers) -
     pairs = (norms.size - 1) * (norms.size - 2)
     if pairs <= 0:
         return norms * math.nan
-    others = moments.sum_squared_norm - 2 * products + norms
+    others = arguments.non_negative("sum_squared_norm", moments.sum_squared_norm) - 2 * products + norms
     shared_signal = (others - (norms.sum() - norms)) / pairs
     ratio: Vector = (norms - shared_signal) / (dimension * stds**2)
     return ratio
@@ -166,14 +167,15 @@ def alignment(*, moments: RoundMoments, noise_stds: Numbers) -> Vector:
     """Soft flag: how well each upload agrees with the sum of the others, as a z-score; N(0, 1) for pure noise.
 
     Honest clients score high in early rounds only: add it up over the first ten. An honest client with unusual data
-    scores low too.
+    scores low too. NaN where the others add up to nothing.
     """
     norms = arguments.non_negative_vector("squared_norms", moments.squared_norms)
     products = arguments.vector("sum_products", moments.sum_products, length=norms.size)
     stds = arguments.positive_vector("noise_stds", noise_stds, length=norms.size)
-    others = moments.sum_squared_norm - 2 * products + norms
-    score: Vector = (products - norms) / (stds * others.clip(min=0.0) ** 0.5)
-    return score
+    others = arguments.non_negative("sum_squared_norm", moments.sum_squared_norm) - 2 * products + norms
+    lengths = np.sqrt(np.maximum(others, 0.0))
+    score: Vector = np.full(norms.size, math.nan)
+    return np.divide(products - norms, stds * lengths, out=score, where=lengths > 0)
 
 
 def _lower_quantile(tail: float, dimension: int) -> float:
@@ -191,7 +193,17 @@ def _upper_quantile(tail: float, dimension: int, noncentrality: float) -> float:
     return float(ncx2.isf(tail, dimension, noncentrality) if noncentrality > 0 else chi2.isf(tail, dimension))
 
 
-def _cumulative(energy: float, dimension: int, noncentrality: float) -> float:
+def _below(energy: float, dimension: int, noncentrality: float) -> float:
     if dimension + noncentrality > _NORMAL_FROM:
-        return float(ndtr((energy - dimension - noncentrality) / math.sqrt(2 * dimension + 4 * noncentrality)))
+        return float(ndtr(_standardised(energy, dimension, noncentrality)))
     return float(ncx2.cdf(energy, dimension, noncentrality) if noncentrality > 0 else chi2.cdf(energy, dimension))
+
+
+def _above(energy: float, dimension: int, noncentrality: float) -> float:
+    if dimension + noncentrality > _NORMAL_FROM:
+        return float(ndtr(-_standardised(energy, dimension, noncentrality)))
+    return float(ncx2.sf(energy, dimension, noncentrality) if noncentrality > 0 else chi2.sf(energy, dimension))
+
+
+def _standardised(energy: float, dimension: int, noncentrality: float) -> float:
+    return (energy - dimension - noncentrality) / math.sqrt(2 * dimension + 4 * noncentrality)

@@ -20,9 +20,6 @@ from .participation import invite
 from .privacy.mechanisms import Mechanism
 from .reward import ANY_REWARD, CostModel, RewardPolicy, RewardRange, Weighting, random_reward
 
-# What is left of a lifetime budget after rounding is not a budget.
-_NOTHING_LEFT = 1e-12
-
 
 class Standing(StrEnum):
     """How a participant stands in a round: invited, or why not."""
@@ -54,29 +51,23 @@ class RewardBound(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Participant:
-    """What the coordinator knows of a selected client: its profile, and what it has spent so far."""
+    """What the coordinator knows of a selected client: its profile, and what is left of its lifetime budget.
+
+    `remaining_rho` is that of its `PrivacyAccount`: infinite without a limit, and once one was switched off.
+    """
 
     privacy_value: float
     size: int
     rho_cap: float = math.inf
-    lifetime_rho: float = math.inf
-    spent_rho: float = 0.0
+    remaining_rho: float = math.inf
     set_aside: bool = False
 
     def __post_init__(self) -> None:
         arguments.positive("privacy_value", self.privacy_value)
         arguments.whole("size", self.size, minimum=1)
         arguments.limit("rho_cap", self.rho_cap)
-        arguments.limit("lifetime_rho", self.lifetime_rho)
-        arguments.limit("spent_rho", self.spent_rho)
-
-    def cap(self, rho_max: float) -> float:
-        """The largest budget this participant can declare: the smallest of all limits, myopically."""
-        left = math.inf
-        if math.isfinite(self.lifetime_rho):
-            left = self.lifetime_rho - self.spent_rho
-            left = left if left > self.lifetime_rho * _NOTHING_LEFT else 0.0
-        return min(rho_max, self.rho_cap, left)
+        arguments.limit("remaining_rho", self.remaining_rho)
+        arguments.truth("set_aside", self.set_aside)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,16 +83,24 @@ class RoundRules:
     min_clients: int
     min_updates: int
     rho_max: float
+    rho_min: float = 0.0
     reward_range: RewardRange = ANY_REWARD
     fixed_reward: float | None = None
     seed: int = 0
     reward_max_micro: int
 
     def __post_init__(self) -> None:
-        arguments.positive("privacy_weight", self.privacy_weight)
+        arguments.choice("policy", self.policy, RewardPolicy)
+        arguments.choice("weighting", self.weighting, Weighting)
+        arguments.magnitude("privacy_weight", self.privacy_weight)
+        if not 0 <= arguments.real("min_share", self.min_share) <= 1:
+            raise ImpossibleArgument("min_share", self.min_share, "must lie in [0, 1]")
         arguments.whole("min_clients", self.min_clients, minimum=2)
         arguments.whole("min_updates", self.min_updates, minimum=1)
         arguments.limit("rho_max", self.rho_max)
+        if arguments.non_negative("rho_min", self.rho_min) > self.rho_max:
+            raise ImpossibleArgument("rho_min", self.rho_min, f"must not exceed rho_max = {self.rho_max}")
+        arguments.whole("seed", self.seed)
         arguments.whole("reward_max_micro", self.reward_max_micro)
         if self.policy in (RewardPolicy.MAX, RewardPolicy.RANDOM) and math.isinf(self.reward_range.maximum):
             requirement = f"must have a finite maximum under policy {self.policy}"
@@ -109,6 +108,13 @@ class RoundRules:
         if (self.policy == RewardPolicy.FIXED) != (self.fixed_reward is not None):
             requirement = "must be given under policy fixed, and only there"
             raise ImpossibleArgument("fixed_reward", self.fixed_reward, requirement)
+        if self.fixed_reward is not None:
+            arguments.non_negative("fixed_reward", self.fixed_reward)
+
+    def cap(self, participant: Participant) -> float:
+        """The largest budget a participant can declare: the smallest of all limits, myopically; 0 if below rho_min."""
+        limit = min(self.rho_max, participant.rho_cap, participant.remaining_rho)
+        return limit if limit >= self.rho_min else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,14 +204,8 @@ class _Field:
     @classmethod
     def of(cls, rules: RoundRules, participants: Sequence[Participant]) -> "_Field":
         values = np.array([p.privacy_value for p in participants], dtype=np.float64)
-        caps = np.array([p.cap(rules.rho_max) for p in participants], dtype=np.float64)
-        standings = np.array(
-            [
-                Standing.SET_ASIDE if p.set_aside else Standing.INVITED if cap > 0 else Standing.NO_BUDGET
-                for p, cap in zip(participants, caps, strict=True)
-            ],
-            dtype=object,
-        )
+        caps = np.array([rules.cap(p) for p in participants], dtype=np.float64)
+        standings = np.array([_standing(p, cap) for p, cap in zip(participants, caps, strict=True)], dtype=object)
         able = np.flatnonzero(standings == Standing.INVITED)
         if rules.policy != RewardPolicy.NONE:
             invitation = invite(privacy_values=values[able], min_share=rules.min_share, min_clients=rules.min_clients)
@@ -218,6 +218,13 @@ class _Field:
             caps=caps,
             standings=tuple(standings.tolist()),
         )
+
+
+def _standing(participant: Participant, cap: float) -> Standing:
+    """How a participant stands before the game is looked at."""
+    if participant.set_aside:
+        return Standing.SET_ASIDE
+    return Standing.INVITED if cap > 0 else Standing.NO_BUDGET
 
 
 def _wished_reward(rules: RoundRules, round_number: int, field: _Field) -> float:
@@ -278,7 +285,7 @@ def _plan(
         status=status,
         round_number=round_number,
         reward_micro=reward_micro,
-        total=total,
+        total=float(total),
         standings=field.standings,
         budgets=tuple(budgets.tolist()) if budgets is not None else (0.0,) * len(field.standings),
         min_updates=min(rules.min_updates, int(field.invited.sum())),

@@ -49,8 +49,8 @@ class CostModel:
         arguments.whole("dimension", self.dimension, minimum=1)
         arguments.whole("horizon", self.horizon, minimum=1)
         arguments.weight_below_one("accuracy_weight", self.accuracy_weight)
-        arguments.positive("smoothness", self.smoothness)
-        arguments.positive("convexity", self.convexity)
+        arguments.magnitude("smoothness", self.smoothness)
+        arguments.magnitude("convexity", self.convexity)
         arguments.non_negative("gradient_bound", self.gradient_bound)
         arguments.discount_factor("discount", self.discount)
         if (1 - self.horizon) * math.log(self.discount) > 200:
@@ -97,7 +97,7 @@ class RewardRange:
 
     def clamp(self, reward: float) -> float:
         """The nearest admissible reward: the cheapest one too, because the cost of a round is convex in it."""
-        return min(max(reward, self.minimum), self.maximum)
+        return min(max(arguments.limit("reward", reward), self.minimum), self.maximum)
 
 
 ANY_REWARD = RewardRange()
@@ -119,7 +119,7 @@ def aggregation_weights(*, weighting: Weighting, budgets: Numbers, sizes: Number
     bids = arguments.non_negative_vector("budgets", budgets)
     records = arguments.size_vector("sizes", sizes, length=bids.size)
     scales = arguments.positive_vector("noise_scales", noise_scales, length=bids.size)
-    return _weights(Weighting(weighting), bids, records, scales)
+    return _weights(arguments.choice("weighting", weighting, Weighting), bids, records, scales)
 
 
 def noise_variance(*, weights: Numbers, budgets: Numbers, noise_scales: Numbers) -> float:
@@ -143,13 +143,14 @@ def noise_cost(
     noise_scales: Numbers,
 ) -> float:
     """The paper's A_t: the noise term of a round costs A_t/R while no cap binds; 0 when there is no market."""
+    weighting = arguments.choice("weighting", weighting, Weighting)
     rates = budget_per_reward(privacy_values=privacy_values, privacy_weight=privacy_weight)
     records = arguments.size_vector("sizes", sizes, length=rates.size)
     scales = arguments.positive_vector("noise_scales", noise_scales, length=rates.size)
     active = rates > 0
     if not active.any():
         return 0.0
-    weights = _weights(Weighting(weighting), rates[active], records[active], scales[active])
+    weights = _weights(weighting, rates[active], records[active], scales[active])
     return cost_model.noise_factor * _noise_variance(weights, rates[active], scales[active])
 
 

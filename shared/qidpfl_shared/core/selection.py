@@ -111,7 +111,7 @@ def given_reference(*, weights: Numbers) -> Vector:
 
 def pooled_reference(*, histograms: Histograms) -> Vector:
     """The label frequencies of all profiles together; uniform when they hold no record at all."""
-    counts = _counts(histograms, labels=None)
+    counts = arguments.count_table("histograms", histograms, width=None)
     totals = counts.sum(axis=0)
     if not totals.any():
         return uniform_reference(labels=counts.shape[1])
@@ -121,7 +121,7 @@ def pooled_reference(*, histograms: Histograms) -> Vector:
 def label_distances(*, histograms: Histograms, reference: Numbers) -> Vector:
     """Each client's L1 distance to the reference, in [0, 2]; an empty data set is as far as can be."""
     target = given_reference(weights=reference)
-    counts = _counts(histograms, labels=target.size)
+    counts = arguments.count_table("histograms", histograms, width=target.size)
     sizes = counts.sum(axis=1, keepdims=True)
     frequencies = np.divide(counts, sizes, out=np.zeros_like(counts), where=sizes > 0)
     distances: Vector = np.minimum(np.abs(frequencies - target).sum(axis=1), LARGEST_DISTANCE)
@@ -143,8 +143,9 @@ def select(
     with the nearest of those who did not pass (of equals the earlier one).
     """
     min_clients = arguments.whole("min_clients", min_clients, minimum=1)
+    shortfall = arguments.choice("shortfall", shortfall, Shortfall)
     target = given_reference(weights=reference)
-    counts = _counts(histograms, labels=target.size)
+    counts = arguments.count_table("histograms", histograms, width=target.size)
     distances = label_distances(histograms=counts, reference=target)
     has_records = counts.sum(axis=1) > 0
 
@@ -152,7 +153,7 @@ def select(
     selected[has_records] = rule.keep(counts[has_records], distances[has_records], target)
     filled_up = np.zeros(distances.size, dtype=np.bool_)
     missing = min_clients - np.count_nonzero(selected)
-    if missing > 0 and Shortfall(shortfall) is Shortfall.NEAREST:
+    if missing > 0 and shortfall is Shortfall.NEAREST:
         candidates = np.flatnonzero(has_records & ~selected)
         nearest = candidates[np.argsort(distances[candidates], kind="stable")]
         filled_up[nearest[:missing]] = True
@@ -168,16 +169,3 @@ def select(
         label_distances=distances,
         reference=target,
     )
-
-
-def _counts(histograms: Histograms, *, labels: int | None) -> Vector:
-    """The histograms as a matrix of clients x labels; no client at all is fine."""
-    rows = len(histograms)
-    width = labels if labels is not None else (len(histograms[0]) if rows else 1)
-    try:
-        table = np.array(histograms, dtype=np.float64).reshape(rows, -1) if rows else np.zeros((0, width))
-    except (TypeError, ValueError) as error:
-        raise ImpossibleArgument("histograms", histograms, "must be whole numbers, clients x labels") from error
-    if table.shape[1] != width:
-        raise ImpossibleArgument("labels per histogram", table.shape[1], f"must be {width}, one per label")
-    return arguments.count_vector("histograms", table.ravel()).reshape(rows, width)

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from .fields import Message, Text, Tuple
+from .fields import MAX_TEXT, Message, Text, Tuple
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 
@@ -22,6 +22,11 @@ class ErrorCode(StrEnum):
         member.summary = summary
         return member
 
+    @classmethod
+    def named(cls, code: str) -> "ErrorCode | None":
+        """The code of this name, if there is one."""
+        return next((known for known in cls if known.value == code), None)
+
     MALFORMED_JSON = "malformed_json", 400, "The body is not valid JSON"
     UNAUTHENTICATED = "unauthenticated", 401, "The credentials are missing, wrong or revoked"
     FORBIDDEN = "forbidden", 403, "These credentials do not allow this"
@@ -32,6 +37,9 @@ class ErrorCode(StrEnum):
     TASK_FULL = "task_full", 409, "The task has no place left"
     TASK_NOT_ENROLLING = "task_not_enrolling", 409, "The task does not take new clients now"
     TASK_ENDED = "task_ended", 409, "The task has ended"
+    TASK_EXISTS = "task_exists", 409, "Another task has this name"
+    ALREADY_ENROLLED = "already_enrolled", 409, "This enrolment key belongs to a client with a profile"
+    CODE_USED = "code_used", 409, "This single-use enrolment code has been used"
     ORDINAL_TAKEN = "ordinal_taken", 409, "Another client has this ordinal"
     PROFILE_FROZEN = "profile_frozen", 409, "A different profile is already stored"
     PROFILE_MISSING = "profile_missing", 409, "The profile has to be stored first"
@@ -69,6 +77,11 @@ class ErrorCode(StrEnum):
     STORAGE_FULL = "storage_full", 507, "The coordinator's storage is full"
 
 
+def one_line(text: str) -> str:
+    """Text from anywhere, made fit for a `Text` field: control characters become spaces, and it is cut."""
+    return "".join(character if character.isprintable() else " " for character in text)[:MAX_TEXT]
+
+
 class FieldProblem(Message):
     """One field that is wrong; the value itself is never echoed."""
 
@@ -89,12 +102,12 @@ class Problem(Message):
 
     @classmethod
     def of(cls, code: ErrorCode, detail: str | None = None, errors: tuple[FieldProblem, ...] = ()) -> "Problem":
-        """The problem of this code, with its own summary and status."""
+        """The problem of this code, with its own summary and status. Reporting never fails: long text is cut."""
         return cls(
             type=f"urn:qidpfl:problem:{code.value}",
             title=code.summary,
             status=code.status,
             code=code.value,
-            detail=detail,
+            detail=None if detail is None else one_line(detail),
             errors=errors,
         )

@@ -1,15 +1,34 @@
 """The base of every message, and the types its fields are made of: strict, bounded, finite."""
 
+from datetime import datetime
 from typing import Annotated, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from ..core.money import MAX_MICRO
 
 # The largest whole number that every JSON reader keeps exactly.
 MAX_SAFE_INTEGER = 2**53 - 1
 # One GiB of float32.
 MAX_DIMENSION = 2**28
 
+MAX_TEXT = 1000
+
 Item = TypeVar("Item")
+
+
+def _instance(value: object, *kinds: type) -> object:
+    """Refuse what lax validation would convert: numbers as times, sets as lists."""
+    if not isinstance(value, kinds):
+        raise PydanticCustomError("wrong_type", "Input has the wrong type")
+    return value
+
+
+def _true(value: bool) -> bool:
+    if not value:
+        raise PydanticCustomError("must_be_true", "Input should be true")
+    return value
 
 
 class Message(BaseModel):
@@ -19,21 +38,22 @@ class Message(BaseModel):
 
 
 # JSON has neither tuples nor enumerations nor times: these take lists and strings, their contents still strictly.
-Tuple = Annotated[tuple[Item, ...], Field(strict=False)]
+Tuple = Annotated[tuple[Item, ...], Field(strict=False), BeforeValidator(lambda value: _instance(value, list, tuple))]
 Choice = Annotated[Item, Field(strict=False)]
-Moment = Annotated[AwareDatetime, Field(strict=False)]
+Moment = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(lambda value: _instance(value, str, datetime))]
 
 Count = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_SAFE_INTEGER)]
-Micro = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER, description="money in micro-units (1 unit = 1,000,000)")]
+Micro = Annotated[int, Field(ge=0, le=MAX_MICRO, description="money in micro-units (1 unit = 1,000,000)")]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
-Rho = Annotated[float, Field(gt=0, le=1e9, description="privacy budget in zCDP")]
+Rho = Annotated[float, Field(ge=1e-12, le=1e9, description="privacy budget in zCDP")]
 SpentRho = Annotated[float, Field(ge=0, description="privacy budget in zCDP")]
-PrivacyValue = Annotated[float, Field(gt=0, le=1e12, description="what one unit of budget is worth to the client (ν)")]
+PrivacyValue = Annotated[float, Field(ge=1e-9, le=1e9, description="what a unit of budget is worth to the client (ν)")]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")]
-Text = Annotated[str, Field(max_length=1000)]
+Text = Annotated[str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00-\x1f\x7f]*$", description="one line")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, lower-case hexadecimal")]
 RoundNumber = Annotated[int, Field(ge=1, le=1_000_000)]
 Attempt = Annotated[int, Field(ge=1, le=1000)]
+Yes = Annotated[bool, AfterValidator(_true), Field(json_schema_extra={"const": True})]
 ModelVersion = Annotated[int, Field(ge=0, le=1_000_000)]

@@ -7,7 +7,7 @@ from pydantic import Field
 from ..core.privacy import mechanisms as core
 from .fields import Message
 
-Positive = Annotated[float, Field(gt=0, le=1e9)]
+Positive = Annotated[float, Field(ge=1e-9, le=1e9)]
 Epochs = Annotated[int, Field(ge=1, le=10_000)]
 BatchSize = Annotated[int, Field(ge=1, le=10_000_000)]
 

@@ -27,6 +27,7 @@ from .fields import (
     SpentRho,
     Text,
     Tuple,
+    Yes,
 )
 from .tasks import Ordinal, TaskSpec
 
@@ -178,14 +179,14 @@ class Declaration(Message):
 class Decline(Message):
     """The client does not take part in this round. Also takes back a declaration, once, before the upload."""
 
-    decline: Literal[True]
+    decline: Yes
     reason: Text = Field(examples=["lifetime budget exhausted"])
 
 
 class Join(Message):
     """The client takes part in a round without a game (policy none)."""
 
-    join: Literal[True]
+    join: Yes
 
 
 BudgetRequest = Declaration | Decline | Join

@@ -108,7 +108,10 @@ def _task(
         aggregation=aggregation,
         rounds=RoundsSpec(expected_clients=workload.partition.clients),
         bounds=BoundsSpec(
-            rho_max=rho_max, reward_max_micro=reward_max * MICRO, reward_total_micro=reward_max * horizon * MICRO
+            rho_max=rho_max,
+            rho_min=rho_max / 1000,
+            reward_max_micro=reward_max * MICRO,
+            reward_total_micro=reward_max * horizon * MICRO,
         ),
     )
 
@@ -177,6 +180,7 @@ def mnist_paper() -> TaskSpec:
     return _mnist(
         mechanism=BoltOn(learning_rate=0.01, epochs=1, batch_size=64, feature_norm=10.0),
         convexity=0.085,
+        rho_max=0.2,
         aggregation=AggregationSpec(weighting=Weighting.UNIFORM),
         min_share=0.0,
     )
@@ -186,6 +190,7 @@ def mnist_paper_heuristic() -> TaskSpec:
     """The paper's local SGD on MNIST with its noise as printed: heuristic noise, no privacy guarantee."""
     return _mnist(
         mechanism=PaperLiteral(clip_norm=1.0, learning_rate=0.01, epochs=1, batch_size=64),
+        rho_max=0.2,
         aggregation=AggregationSpec(weighting=Weighting.UNIFORM),
         min_share=0.0,
     )

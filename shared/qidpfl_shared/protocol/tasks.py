@@ -86,7 +86,7 @@ class SelectionSpec(Message):
     rule: Choice[SelectionRule] = SelectionRule.THRESHOLD
     distance_threshold: float = Field(default=0.75, ge=0, le=2)
     reference: Literal["uniform", "pooled", "given"] = "uniform"
-    reference_weights: Tuple[Annotated[float, Field(ge=0)]] | None = Field(default=None, max_length=100_000)
+    reference_weights: Tuple[Annotated[float, Field(ge=0, le=1e15)]] | None = Field(default=None, max_length=100_000)
     shortfall: Choice[Shortfall] = Field(
         default=Shortfall.FAIL, description="when fewer than min_clients pass: fail, or fill up with the nearest"
     )
@@ -104,12 +104,12 @@ class GameSpec(Message):
 
     policy: Choice[RewardPolicy] = RewardPolicy.OPTIMAL
     horizon: int = Field(ge=1, le=1_000_000, description="the number of rounds T")
-    discount: float = Field(gt=0, le=1, description="π: what a unit of reward counts one round later")
-    privacy_weight: float = Field(gt=0, le=1e12, description="φ1: weight of the privacy cost")
+    discount: float = Field(ge=1e-6, le=1, description="π: what a unit of reward counts one round later")
+    privacy_weight: float = Field(ge=1e-9, le=1e9, description="φ1: weight of the privacy cost")
     accuracy_weight: float = Field(default=0.5, ge=0, lt=1, description="γ: weight of accuracy against reward")
-    smoothness: float = Field(default=10.0, gt=0, le=1e12, description="β")
-    convexity: float = Field(gt=0, le=1e12, description="λ")
-    gradient_bound: float = Field(default=1.0, ge=0, le=1e12, description="V: bound of the mean gradient")
+    smoothness: float = Field(default=10.0, ge=1e-9, le=1e9, description="β")
+    convexity: float = Field(ge=1e-9, le=1e9, description="λ")
+    gradient_bound: float = Field(default=1.0, ge=0, le=1e9, description="V: bound of the mean gradient")
     min_share: float = Field(default=0.3, ge=0, le=1, description="invite no client below this part of a fair share")
     reward_range: RewardRangeSpec | None = None
     fixed_reward_micro: Micro | None = None
@@ -132,7 +132,7 @@ class AggregationSpec(Message):
     """How updates are averaged and applied."""
 
     weighting: Choice[Weighting] = Weighting.SIZE
-    learning_rate: float = Field(default=1.0, gt=0, le=1e6)
+    learning_rate: float = Field(default=1.0, ge=1e-9, le=1e6)
     momentum: float = Field(default=0.0, ge=0, lt=1)
 
 
@@ -155,6 +155,7 @@ class BoundsSpec(Message):
     """Limits on what clients may report and the task may pay; what lies outside is refused."""
 
     rho_max: Rho
+    rho_min: Rho = Field(default=1e-6, description="a smaller budget would drown the average in noise")
     privacy_value_min: PrivacyValue = 0.01
     privacy_value_max: PrivacyValue = 100.0
     size_max: PositiveCount = 10_000_000
@@ -189,6 +190,7 @@ class TaskSpec(Message):
         _check_mechanism(self)
         _check_selection(self)
         _check_bounds(self)
+        _check_partition(self)
         return self
 
     @property
@@ -232,6 +234,7 @@ class TaskSpec(Message):
             min_clients=self.rounds.min_clients,
             min_updates=self.rounds.min_updates,
             rho_max=self.bounds.rho_max,
+            rho_min=self.bounds.rho_min,
             reward_range=admissible,
             fixed_reward=None if game.fixed_reward_micro is None else from_micro(game.fixed_reward_micro),
             seed=game.seed,
@@ -308,9 +311,28 @@ def _check_bounds(spec: TaskSpec) -> None:
     bounds, rounds = spec.bounds, spec.rounds
     if bounds.privacy_value_min > bounds.privacy_value_max:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "privacy_value_min exceeds privacy_value_max")
+    if bounds.rho_min > bounds.rho_max:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "rho_min exceeds rho_max")
+    if (spec.game.fixed_reward_micro or 0) > bounds.reward_max_micro:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "fixed_reward_micro exceeds reward_max_micro")
     if bounds.reward_max_micro > bounds.reward_total_micro:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "reward_max_micro exceeds reward_total_micro")
     if rounds.min_updates > rounds.min_clients:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "min_updates exceeds min_clients: a round could never settle")
     if max(rounds.min_clients, rounds.expected_clients or 0) > bounds.clients_max:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "more clients are expected than clients_max allows")
+
+
+def _check_partition(spec: TaskSpec) -> None:
+    partition = spec.workload.partition
+    if partition is None:
+        return
+    if partition.concentration is None and partition.kind not in (PartitionKind.IID, PartitionKind.SHARDS):
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, f"partition {partition.kind} needs a concentration")
+    ordinals = partition.two_class_ordinals
+    if ordinals and partition.kind is not PartitionKind.QUALITY_MIX:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "two_class_ordinals belong to partition quality_mix")
+    if len(set(ordinals)) != len(ordinals) or any(ordinal >= partition.clients for ordinal in ordinals):
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "two_class_ordinals must be different clients of the partition")
+    if (spec.rounds.expected_clients or spec.rounds.min_clients) > partition.clients:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "more clients are expected than the partition has shards")

@@ -82,12 +82,15 @@ def flatten(*, tensors: Mapping[str, npt.ArrayLike], layout: TensorLayout) -> Ve
         raise WireError(ErrorCode.WRONG_LENGTH, f"missing tensors {missing}, unknown tensors {unknown}")
     parts = []
     for tensor in layout.tensors:
-        array = np.asarray(tensors[tensor.name], dtype=np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            array = np.asarray(tensors[tensor.name]).astype(np.float32)
         if array.shape != tensor.shape:
             detail = f"tensor {tensor.name!r} has shape {array.shape}, the layout says {tensor.shape}"
             raise WireError(ErrorCode.WRONG_LENGTH, detail)
         parts.append(array.ravel())
-    return np.concatenate(parts)
+    vector = np.concatenate(parts)
+    _require_finite(vector)
+    return vector
 
 
 def unflatten(*, vector: Vector32, layout: TensorLayout) -> dict[str, Vector32]:
@@ -103,18 +106,23 @@ def unflatten(*, vector: Vector32, layout: TensorLayout) -> dict[str, Vector32]:
 
 def encode(vector: npt.NDArray[Any]) -> bytes:
     """A flat vector as it goes over the wire; values that float32 cannot hold are refused."""
-    with np.errstate(over="ignore"):
-        narrow = np.asarray(vector).astype(_LITTLE_ENDIAN)
+    array = np.asarray(vector)
+    if array.ndim != 1 or array.dtype.kind != "f":
+        raise WireError(ErrorCode.WRONG_LENGTH, f"a flat vector of floats is needed, not {array.dtype} {array.shape}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = array.astype(_LITTLE_ENDIAN)
     _require_finite(narrow)
     return narrow.tobytes()
 
 
 def decode(data: bytes | bytearray | memoryview, *, dimension: int) -> Vector32:
     """The vector in bytes from the wire: exactly 4·d bytes, all finite. A read-only view where the machine allows."""
-    if len(data) != BYTES_PER_PARAMETER * dimension:
-        detail = f"{len(data)} bytes, expected {BYTES_PER_PARAMETER * dimension} for {dimension} parameters"
+    length = memoryview(data).nbytes
+    if length != BYTES_PER_PARAMETER * dimension:
+        detail = f"{length} bytes, expected {BYTES_PER_PARAMETER * dimension} for {dimension} parameters"
         raise WireError(ErrorCode.WRONG_LENGTH, detail)
     vector = np.frombuffer(data, dtype=_LITTLE_ENDIAN).astype(np.float32, copy=False)
+    vector.flags.writeable = False
     _require_finite(vector)
     return vector
 
@@ -136,19 +144,19 @@ def content_digest(data: bytes | bytearray | memoryview) -> str:
 
 
 def parse_content_digest(header: str) -> str:
-    """The hexadecimal SHA-256 in a Content-Digest header; other algorithms beside it are ignored."""
-    for member in header.split(","):
-        algorithm, _, value = member.strip().partition("=")
-        if algorithm.strip().lower() != "sha-256":
-            continue
-        try:
-            raw = base64.b64decode(value.strip().removeprefix(":").removesuffix(":"), validate=True)
-        except (binascii.Error, ValueError):
-            raw = b""
-        if len(raw) == 32 and value.strip().startswith(":") and value.strip().endswith(":"):
-            return raw.hex()
+    """The hexadecimal SHA-256 in a Content-Digest header, a dictionary in which the last of equal keys counts."""
+    members = (member.strip().partition("=") for member in header.split(","))
+    values = [value.partition(";")[0].strip() for name, _, value in members if name.strip() == "sha-256"]
+    if not values:
+        raise WireError(ErrorCode.DIGEST_REQUIRED, "no sha-256 digest in Content-Digest")
+    value = values[-1]
+    try:
+        raw = base64.b64decode(value[1:-1], validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != 32 or value[:1] != ":" or value[-1:] != ":":
         raise WireError(ErrorCode.DIGEST_REQUIRED, "the sha-256 digest must be 32 bytes in base64 between colons")
-    raise WireError(ErrorCode.DIGEST_REQUIRED, "no sha-256 digest in Content-Digest")
+    return raw.hex()
 
 
 def _require_finite(vector: Vector32) -> None:

@@ -51,8 +51,8 @@ class Release:
     proven_rho: float
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise ImpossibleArgument("name", self.name, "must not be empty")
+        if not isinstance(self.name, str) or not self.name:
+            raise ImpossibleArgument("name", self.name, "must be text and not empty")
         arguments.non_negative("rho", self.rho)
         arguments.limit("proven_rho", self.proven_rho)
 
@@ -77,6 +77,7 @@ class PrivacyAccount:
 
     def __post_init__(self) -> None:
         arguments.limit("lifetime_rho", self.lifetime_rho)
+        arguments.truth("accept_unproven", self.accept_unproven)
 
     @property
     def spent_rho(self) -> float:
@@ -93,7 +94,9 @@ class PrivacyAccount:
         """What is left of the lifetime budget, which is the cap of the next round; infinite when there is no limit."""
         if not self.limited or math.isinf(self.lifetime_rho):
             return math.inf
-        return max(0.0, self.lifetime_rho - self.spent_rho)
+        left = self.lifetime_rho - self.spent_rho
+        # What rounding leaves over is not a budget.
+        return left if left > self.lifetime_rho * _TOLERANCE else 0.0
 
     def charge(self, release: Release) -> "PrivacyAccount":
         """The account with one more release, or `ReleaseRefused`."""

@@ -26,23 +26,25 @@ def epsilon_from_rho(*, rho: float, delta: float, reading: Reading = Reading.TIG
     """The smallest epsilon that this reading proves for rho-zCDP; infinite for an unprotected release."""
     rho = arguments.limit("rho", rho)
     delta = arguments.probability("delta", delta)
+    reading = arguments.choice("reading", reading, Reading)
     if rho == 0 or math.isinf(rho):
         return rho
-    return max(0.0, _EPSILON[Reading(reading)](rho, delta))
+    return max(0.0, _EPSILON[reading](rho, delta))
 
 
 def rho_from_epsilon(*, epsilon: float, delta: float, reading: Reading = Reading.TIGHT) -> float:
     """The largest rho whose epsilon under this reading does not exceed the given one."""
     epsilon = arguments.non_negative("epsilon", epsilon)
     delta = arguments.probability("delta", delta)
+    reading = arguments.choice("reading", reading, Reading)
     log_inverse = -math.log(delta)
     # (sqrt(L + ε) - sqrt(L))² without cancellation: the inverse of the simple reading, which is the largest.
     simple = (epsilon / (math.sqrt(log_inverse + epsilon) + math.sqrt(log_inverse))) ** 2
-    if Reading(reading) is Reading.SIMPLE:
+    if reading is Reading.SIMPLE:
         return simple
 
     def excess(rho: float) -> float:
-        if Reading(reading) is Reading.TIGHT:
+        if reading is Reading.TIGHT:
             return _tight(rho, delta) - epsilon
         return _log_gaussian_delta(math.sqrt(2 * rho), epsilon) + log_inverse
 
@@ -82,6 +84,9 @@ def _log_expm1(exponent: float) -> float:
 
 
 def _gaussian(rho: float, delta: float) -> float:
+    if rho > 1e15:
+        # The exact curve cannot be told from the tight bound in a float any more.
+        return _tight(rho, delta)
     mu = math.sqrt(2 * rho)
     log_delta = math.log(delta)
     if _log_gaussian_delta(mu, 0.0) <= log_delta:

@@ -101,7 +101,7 @@ class GradientOnce(_OneRelease):
     clip_norm: float
 
     def __post_init__(self) -> None:
-        arguments.positive("clip_norm", self.clip_norm)
+        arguments.magnitude("clip_norm", self.clip_norm)
 
     def sensitivity(self, *, size: int) -> float:
         """2C/D."""
@@ -127,7 +127,7 @@ class UpdateClip(_OneRelease):
     clip_norm: float
 
     def __post_init__(self) -> None:
-        arguments.positive("clip_norm", self.clip_norm)
+        arguments.magnitude("clip_norm", self.clip_norm)
 
     def sensitivity(self, *, size: int) -> float:
         """2C: two vectors in a ball of radius C."""
@@ -175,11 +175,11 @@ class BoltOn(_OneRelease):
     smoothness: float
 
     def __post_init__(self) -> None:
-        arguments.positive("learning_rate", self.learning_rate)
+        arguments.magnitude("learning_rate", self.learning_rate)
         arguments.whole("epochs", self.epochs, minimum=1)
         arguments.whole("batch_size", self.batch_size, minimum=1)
-        arguments.positive("gradient_bound", self.gradient_bound)
-        arguments.positive("smoothness", self.smoothness)
+        arguments.magnitude("gradient_bound", self.gradient_bound)
+        arguments.magnitude("smoothness", self.smoothness)
         if self.learning_rate > 2 / self.smoothness * (1 + 1e-12):
             requirement = f"must not exceed 2/smoothness = {2 / self.smoothness:.6g}, or the proof fails"
             raise ImpossibleArgument("learning_rate", self.learning_rate, requirement)
@@ -190,7 +190,7 @@ class BoltOn(_OneRelease):
 
         X² = feature_norm² + 1, because the bias is one more feature that is always 1.
         """
-        squared = arguments.positive("feature_norm", feature_norm) ** 2 + 1
+        squared = arguments.magnitude("feature_norm", feature_norm) ** 2 + 1
         return cls(
             learning_rate=learning_rate,
             epochs=epochs,
@@ -229,8 +229,8 @@ class NoisyEpochs:
     batch_size: int
 
     def __post_init__(self) -> None:
-        arguments.positive("clip_norm", self.clip_norm)
-        arguments.positive("learning_rate", self.learning_rate)
+        arguments.magnitude("clip_norm", self.clip_norm)
+        arguments.magnitude("learning_rate", self.learning_rate)
         arguments.whole("epochs", self.epochs, minimum=1)
         arguments.whole("batch_size", self.batch_size, minimum=1)
 

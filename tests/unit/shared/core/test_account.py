@@ -40,7 +40,7 @@ def test_three_tenths_fit_into_three_times_a_tenth_and_no_more() -> None:
     account = PrivacyAccount(lifetime_rho=0.3)
     for index in range(3):
         account = account.charge(release(f"round/{index}", 0.1))
-    assert account.remaining_rho == pytest.approx(0, abs=1e-12)
+    assert account.remaining_rho == 0
     with pytest.raises(LifetimeExceeded, match="round/3"):
         account.charge(release("round/3", 1e-9))
 

@@ -14,7 +14,9 @@ from qidpfl_shared.core import (
     money,
     noise_audit,
     participation,
+    planning,
     reward,
+    selection,
     utility,
 )
 from qidpfl_shared.core.arguments import ImpossibleArgument
@@ -91,6 +93,12 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     ),
     (mechanisms.batch_sizes, {"size": 10, "batch_size": 3}),
     (noise_audit.alpha_per_upload, {"alpha": 0.1, "clients": 2, "rounds": 3}),
+    (
+        planning.Participant,
+        {"privacy_value": 1.0, "size": 10, "rho_cap": 1.0, "remaining_rho": 1.0},
+    ),
+    (selection.label_distances, {"histograms": [[1, 2], [3, 4]], "reference": [0.5, 0.5]}),
+    (selection.pooled_reference, {"histograms": [[1, 2], [3, 4]]}),
     (forecast.AccuracyCurve, {"ceiling": 0.9, "drop": 0.5, "rate": 2.0, "total_min": 0.1, "total_max": 1.0}),
     (forecast.fit_accuracy_curve, {"totals": [1.0, 2.0, 3.0], "accuracies": [0.1, 0.2, 0.25]}),
     (
@@ -104,7 +112,7 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
         },
     ),
 ]
-SCALARS = [math.nan, -1.0, "1", None, True, [1.0], 10**400]
+SCALARS = [math.nan, -1.0, "1", None, True, [1.0], 1j, 10**400, 10**5000]
 # None stands for "no limit" or "no upper target" in these.
 OPTIONAL = {"caps", "fixed_costs", "target_max"}
 # A negative value means something in these.
@@ -118,13 +126,23 @@ def broken_calls() -> list[Any]:
             if isinstance(value, bool | str) or not isinstance(value, int | float | list):
                 continue
             if isinstance(value, list):
-                wrong: list[Any] = [[*value[:-1], math.nan], [value], "abc", [*value[:-1], "x"], None]
+                wrong: list[Any] = [
+                    [*value[:-1], math.nan],
+                    [value],
+                    "abc",
+                    [*value[:-1], "x"],
+                    [*value[:-1], 1j],
+                    None,
+                    7,
+                ]
                 wrong += [[*value[:-1], -1.0]] if name not in SIGNED and name != "delivered" else []
+                wrong += [[*value[:-1], True]] if name != "delivered" else []
             else:
                 wrong = [item for item in SCALARS if not (item == -1.0 and name in SIGNED)]
             wrong = [item for item in wrong if not (item is None and name in OPTIONAL)]
             for item in wrong:
-                label = f"{function.__module__.rsplit('.', 1)[-1]}.{function.__name__}-{name}-{str(item)[:20]}"
+                shown = "huge" if isinstance(item, int) and item > 10**100 else str(item)[:20]
+                label = f"{function.__module__.rsplit('.', 1)[-1]}.{function.__name__}-{name}-{shown}"
                 cases.append(pytest.param(function, arguments, name, item, id=label))
     return cases
 
@@ -181,3 +199,42 @@ def test_arrays_given_are_never_changed() -> None:
     equilibrium.equilibrium(reward=10, privacy_values=values, privacy_weight=1, caps=caps)
     assert values.tolist() == [1.0, 1.2, 0.9]
     assert caps.tolist() == [0.1, 0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "name"),
+    [
+        (
+            reward.aggregation_weights,
+            {"weighting": "median", "budgets": [0.1], "sizes": [1], "noise_scales": [1.0]},
+            "weighting",
+        ),
+        (reward.noise_cost, {key: value for key, value in STAGE_ONE.items() if key != "round_number"}, "weighting"),
+        (conversion.epsilon_from_rho, {"rho": 0.1, "delta": 1e-5}, "reading"),
+        (
+            selection.select,
+            {"rule": selection.All(), "histograms": [[1]], "reference": [1.0], "min_clients": 1},
+            "shortfall",
+        ),
+    ],
+)
+def test_an_unknown_choice_raises_the_named_error(
+    function: Callable[..., Any], arguments: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(ImpossibleArgument, match=f"{name} = .*must be one of"):
+        function(**(arguments | {name: "nothing known"}))
+
+
+@pytest.mark.parametrize("extreme", [1e-200, 1e200])
+def test_constants_whose_squares_floats_cannot_hold_are_refused(extreme: float) -> None:
+    with pytest.raises(ImpossibleArgument, match="clip_norm"):
+        mechanisms.GradientOnce(clip_norm=extreme)
+    with pytest.raises(ImpossibleArgument, match="convexity"):
+        reward.CostModel(**(MODEL | {"convexity": extreme}))  # type: ignore[arg-type]
+    with pytest.raises(ImpossibleArgument, match="noise_std"):
+        noise_audit.NoiseAudit(dimension=1, noise_std=extreme, signal_bound=1.0, alpha=0.1)
+
+
+def test_truth_values_are_not_taken_from_text() -> None:
+    with pytest.raises(ImpossibleArgument, match="set_aside"):
+        planning.Participant(privacy_value=1.0, size=1, set_aside="no")  # type: ignore[arg-type]

@@ -274,3 +274,20 @@ def test_reporting_a_lower_privacy_value_pays() -> None:
         lied = utilities(reward=10, budgets=budgets, privacy_values=nu, privacy_weight=1)
         gains.append(lied[0] / max(float(honest.utilities[0]), 1e-12) - 1)
     assert np.median(gains) > 0.5
+
+
+def test_the_two_cheapest_are_always_in_however_far_apart() -> None:
+    game = equilibrium(reward=1, privacy_values=[1e-12, 1.0, 5.0], privacy_weight=1)
+    assert game.active.tolist() == [True, True, False]
+    assert game.total == pytest.approx(1)
+
+
+def test_a_tiny_cap_is_still_a_budget_and_a_binding_cap_is_met_exactly() -> None:
+    caps = [1e-12, math.inf, 0.1]
+    game = equilibrium(reward=10, privacy_values=[1.0, 1.0, 1.0], privacy_weight=1, caps=caps)
+    assert (game.budgets[0], game.budgets[2]) == (1e-12, 0.1)
+
+
+def test_without_a_reward_the_best_response_is_not_to_bid() -> None:
+    assert best_response(reward=0, total=0.1, privacy_value=1, privacy_weight=1) == 0
+    assert best_response(reward=1, total=0, privacy_value=1, privacy_weight=1) == 0

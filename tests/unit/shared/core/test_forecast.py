@@ -57,6 +57,10 @@ def test_the_papers_second_and_fourth_constants_cannot_be_told_apart() -> None:
         ([1, 2, 3, 4], [0.4, 0.3, 0.25, 0.24]),
         ([1, 1, 2, 2], [0.1, 0.2, 0.3, 0.4]),
         ([1, 2], [0.1, 0.2]),
+        # A step: any fast enough rate fits as well as any other.
+        ([1, 2, 3, 4], [0.1, 0.9, 0.9, 0.9]),
+        # A real curve, but so far from 0 that its drop cannot be written down.
+        ([1000, 1000.5, 1001, 1002, 1004], [0.6, 0.718, 0.7896, 0.8594, 0.8945]),
         ([], []),
     ],
 )

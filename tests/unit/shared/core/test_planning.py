@@ -89,7 +89,7 @@ def test_everybody_can_check_its_budget_against_what_is_announced() -> None:
             total=result.total,
             privacy_value=participant.privacy_value,
             privacy_weight=30,
-            cap=participant.cap(RULES.rho_max),
+            cap=RULES.cap(participant),
         )
         assert own == pytest.approx(budget, rel=1e-9)
 
@@ -98,7 +98,7 @@ def test_every_standing_has_its_reason() -> None:
     participants = [
         *crowd(0.98, 1.0, 1.0, 1.02),
         *crowd(1.0, set_aside=True),
-        *crowd(1.0, lifetime_rho=0.3, spent_rho=0.1 + 0.2),
+        *crowd(1.0, remaining_rho=0.0),
         *crowd(1.32),
         *crowd(5.0),
     ]
@@ -114,7 +114,7 @@ def test_every_standing_has_its_reason() -> None:
 def test_budgets_stay_below_the_task_the_declared_and_the_lifetime_cap() -> None:
     participants = [
         *crowd(0.9, rho_cap=0.01),
-        *crowd(0.9, lifetime_rho=1.0, spent_rho=0.98),
+        *crowd(0.9, remaining_rho=0.02),
         *crowd(0.9),
         *crowd(0.9),
     ]
@@ -210,7 +210,7 @@ def test_whatever_the_crowd_a_plan_keeps_its_promises(
         assert math.fsum(result.budgets) == pytest.approx(result.total, rel=1e-9)
         for participant, standing, budget in zip(participants, result.standings, result.budgets, strict=True):
             assert (budget > 0) == (standing is Standing.INVITED)
-            assert budget <= participant.cap(RULES.rho_max)
+            assert budget <= RULES.cap(participant)
     else:
         assert not any(result.budgets)
 
@@ -231,6 +231,11 @@ def test_planning_is_a_pure_function_of_its_arguments() -> None:
         ({"fixed_reward": 1.0}, "fixed_reward"),
         ({"min_clients": 1}, "min_clients"),
         ({"privacy_weight": 0.0}, "privacy_weight"),
+        ({"policy": "bogus"}, "policy"),
+        ({"weighting": "bogus"}, "weighting"),
+        ({"min_share": 7.0}, "min_share"),
+        ({"rho_min": 0.6}, "rho_min"),
+        ({"policy": RewardPolicy.FIXED, "fixed_reward": -5.0}, "fixed_reward"),
     ],
 )
 def test_contradictory_rules_are_refused(changes: dict[str, Any], name: str) -> None:
@@ -242,3 +247,12 @@ def test_a_round_outside_the_horizon_is_refused() -> None:
     for round_number in (0, 21):
         with pytest.raises(ImpossibleArgument, match="round_number"):
             plan(crowd(1.0, 1.0), round_number)
+
+
+def test_a_cap_below_the_smallest_admissible_budget_is_no_budget() -> None:
+    participants = [*crowd(1.0, 1.0, 1.0), *crowd(1.0, rho_cap=1e-7)]
+    assert plan(participants, rho_min=1e-6).standings[3] is Standing.NO_BUDGET
+
+
+def test_a_lifetime_limit_that_was_switched_off_caps_nothing() -> None:
+    assert RULES.cap(Participant(privacy_value=1.0, size=1, remaining_rho=math.inf)) == RULES.rho_max

@@ -289,3 +289,32 @@ def test_a_round_without_updates_costs_without_bound() -> None:
 def test_a_round_beyond_the_horizon_is_refused() -> None:
     with pytest.raises(ImpossibleArgument, match="round_number = 21"):
         MODEL.price(21)
+
+
+@pytest.mark.parametrize(
+    ("nu", "caps", "weighting", "expected"),
+    [
+        # Every cap binds: the saturation reward. A cap that binds up to the last bit must not look free.
+        ([1.0] * 7, [0.0017] * 7, Weighting.SIZE, 0.4165),
+        ([1.0] * 3, [math.inf, 0.03, 0.03], Weighting.SIZE, 8.596147),
+        # Several kinks lie close together, and the cheapest reward is not in the first valley.
+        (
+            [1.01, 1.02, 1.01, 0.98, 1.04, 0.95, 0.97, 0.99, 1.02, 1.0, 1.0, 1.02],
+            [1e-5, *[0.05] * 11],
+            Weighting.UNIFORM,
+            13.99766,
+        ),
+    ],
+)
+def test_known_optima_under_caps(nu: list[float], caps: list[float], weighting: Weighting, expected: float) -> None:
+    found = optimal_reward_capped(
+        round_number=1,
+        cost_model=MODEL,
+        weighting=weighting,
+        privacy_values=nu,
+        privacy_weight=WEIGHT,
+        sizes=[110] * len(nu),
+        noise_scales=scales_of([110] * len(nu)),
+        caps=caps,
+    )
+    assert found == pytest.approx(expected, rel=1e-6)

@@ -20,6 +20,9 @@ PUBLISHED = {
     "task_full": 409,
     "task_not_enrolling": 409,
     "task_ended": 409,
+    "task_exists": 409,
+    "already_enrolled": 409,
+    "code_used": 409,
     "ordinal_taken": 409,
     "profile_frozen": 409,
     "profile_missing": 409,
@@ -83,6 +86,11 @@ def test_no_two_codes_say_the_same() -> None:
 def test_a_problem_carries_the_code_its_status_and_its_summary(code: ErrorCode) -> None:
     problem = Problem.of(code)
     assert (problem.code, problem.status, problem.title) == (code.value, code.status, code.summary)
+
+
+def test_a_problem_carries_its_detail_and_the_fields_that_are_wrong() -> None:
+    problem = Problem.of(ErrorCode.INVALID_REQUEST, "one field is wrong", (FIELD,))
+    assert (problem.detail, problem.errors) == ("one field is wrong", (FIELD,))
 
 
 def test_the_type_of_a_problem_is_a_uri_of_its_code() -> None:

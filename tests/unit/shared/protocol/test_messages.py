@@ -627,6 +627,12 @@ def test_a_task_is_read_back_with_the_digest_that_clients_pin() -> None:
     assert copy.spec.digest == copy.spec_digest
 
 
+@pytest.mark.parametrize("field", ["label_distance", "distance_threshold"])
+def test_no_label_distance_exceeds_two(read: Reader, field: str) -> None:
+    body = example(SelectionVerdict) | {field: math.nextafter(2.0, 3.0)}
+    assert codes_of(read, SelectionVerdict, body) == ["less_than_equal"]
+
+
 @pytest.mark.parametrize("accuracy", [-0.01, 1.01])
 def test_an_accuracy_is_a_fraction(read: Reader, accuracy: float) -> None:
     body = example(RoundResult) | {"accuracy": accuracy}

@@ -324,6 +324,7 @@ def test_the_name_of_the_algorithm_may_be_in_capitals() -> None:
         pytest.param("sha-256=:" + "0" * 64 + ":", id="hexadecimal"),
         pytest.param("sha-256=:" + "A" * 43 + ":", id="no padding"),
         pytest.param("sha-256=:" + "-" * 43 + "=:", id="not the base64 alphabet"),
+        pytest.param("sha-256=:!" + "A" * 43 + "=:", id="a foreign character before a whole digest"),
         pytest.param("sha-256=:" + "\u00e9" * 43 + "=:", id="not ASCII"),
     ],
 )
