@@ -18,7 +18,24 @@ ALLOWED: dict[str, set[str]] = {
     "qidpfl_shared": set(),
     "qidpfl_shared.core": {"numpy", "scipy"},
     "qidpfl_shared.protocol": {"numpy", "pydantic", "pydantic_core", "qidpfl_shared.core"},
-    "qidpfl_server": {"qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_server": {"numpy", "anyio", "structlog", "qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_server.settings": {"pydantic", "pydantic_settings"},
+    "qidpfl_server.store": {"sqlalchemy", "alembic", "qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_server.evaluation": {"numpy", "sklearn", "qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_server.api": {
+        *("anyio", "fastapi", "numpy", "prometheus_client", "pydantic", "safetensors", "starlette", "structlog"),
+        *("qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"),
+    },
+    "qidpfl_server.http_protocol": {"uvicorn"},
+    "qidpfl_server.serving": {"structlog", "uvicorn", "qidpfl_server", "qidpfl_shared.protocol"},
+    "qidpfl_server.__main__": {
+        "pydantic",
+        "rich",
+        "typer",
+        "qidpfl_server",
+        "qidpfl_shared.core",
+        "qidpfl_shared.protocol",
+    },
     "qidpfl_client": {"qidpfl_shared.core", "qidpfl_shared.protocol"},
 }
 # What a pure function has no use for: clocks, files, sockets, the environment, global randomness, logs, threads.

@@ -5,9 +5,12 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode, FieldProblem, Problem
+from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode, FieldProblem, Problem, one_line
+from qidpfl_shared.protocol.fields import MAX_TEXT
 
 # What foreign clients rely on: extended by every new code, never changed.
 PUBLISHED = {
@@ -57,6 +60,8 @@ PUBLISHED = {
     "storage_full": 507,
 }
 FIELD = FieldProblem(path="/game/discount", message="must be greater than 0")
+# Any characters, also lone surrogates, repeated until some are beyond the largest text.
+ANY_TEXT = st.builds(lambda text, times: text * times, st.text(st.characters(codec=None)), st.sampled_from([1, 1, 200]))
 
 
 @pytest.mark.parametrize(("code", "status"), PUBLISHED.items())
@@ -78,6 +83,16 @@ def test_a_code_is_its_own_text(code: ErrorCode) -> None:
     assert json.dumps(code) == f'"{code.value}"'
 
 
+@pytest.mark.parametrize("code", ErrorCode)
+def test_a_known_code_is_found_by_its_name(code: ErrorCode) -> None:
+    assert ErrorCode.named(str(code.value)) is code
+
+
+@pytest.mark.parametrize("name", ["", "NOT_FOUND", "not_found ", "not_found\n", "404", "invented_later", "\ud800"])
+def test_no_code_is_found_by_any_other_name(name: str) -> None:
+    assert ErrorCode.named(name) is None
+
+
 def test_no_two_codes_say_the_same() -> None:
     assert len({code.summary for code in ErrorCode}) == len(ErrorCode)
 
@@ -91,6 +106,44 @@ def test_a_problem_carries_the_code_its_status_and_its_summary(code: ErrorCode) 
 def test_a_problem_carries_its_detail_and_the_fields_that_are_wrong() -> None:
     problem = Problem.of(ErrorCode.INVALID_REQUEST, "one field is wrong", (FIELD,))
     assert (problem.detail, problem.errors) == ("one field is wrong", (FIELD,))
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=ANY_TEXT)
+def test_text_from_anywhere_becomes_one_printable_line(text: str) -> None:
+    line = one_line(text)
+    assert line.isprintable() and len(line) == min(len(text), MAX_TEXT)
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=ANY_TEXT)
+def test_one_line_stays_as_it_is(text: str) -> None:
+    assert one_line(one_line(text)) == one_line(text)
+
+
+@pytest.mark.parametrize("text", ["", "round 3 closed at noon", "\u03c0 < 1 \U0001f600", "x" * MAX_TEXT])
+def test_printable_text_is_kept(text: str) -> None:
+    assert one_line(text) == text
+
+
+@pytest.mark.parametrize("character", ["\x00", "\n", "\r", "\t", "\x1b", "\x7f", "\x85", "\u2028", "\ud800"], ids=ascii)
+def test_a_character_that_is_not_printable_becomes_a_space(character: str) -> None:
+    assert one_line(f"a{character}b") == "a b"
+
+
+@settings(max_examples=100, deadline=None)
+@given(detail=ANY_TEXT)
+def test_reporting_never_fails_whatever_the_detail(detail: str) -> None:
+    problem = Problem.of(ErrorCode.INTERNAL_ERROR, detail)
+    assert Problem.model_validate_json(problem.model_dump_json()) == problem
+
+
+def test_a_long_detail_is_cut() -> None:
+    assert Problem.of(ErrorCode.INTERNAL_ERROR, "x" * 10**6).detail == "x" * MAX_TEXT
+
+
+def test_a_problem_without_detail_has_none() -> None:
+    assert Problem.of(ErrorCode.INTERNAL_ERROR).detail is None
 
 
 def test_the_type_of_a_problem_is_a_uri_of_its_code() -> None:
@@ -133,6 +186,11 @@ def test_a_problem_is_frozen(field: str) -> None:
         ({"status": "404"}, "int_type"),
         ({"title": None}, "string_type"),
         ({"detail": "x" * 1001}, "string_too_long"),
+        ({"detail": "two\nlines"}, "string_pattern_mismatch"),
+        ({"title": "\x00"}, "string_pattern_mismatch"),
+        ({"code": "not_found\n"}, "string_pattern_mismatch"),
+        ({"errors": [{"path": "/rho\n", "message": "too large"}]}, "string_pattern_mismatch"),
+        ({"errors": {"path": "/rho", "message": "too large"}}, "wrong_type"),
         ({"errors": [{"path": "/rho"}]}, "missing"),
         ({"errors": [{"path": "/rho", "message": "too large", "input": 3}]}, "extra_forbidden"),
         ({"traceback": "..."}, "extra_forbidden"),

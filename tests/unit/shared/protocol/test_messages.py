@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -11,11 +12,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from qidpfl_shared.core.money import MAX_MICRO
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.mechanisms import MechanismName
 from qidpfl_shared.protocol import messages
-from qidpfl_shared.protocol.fields import Message
+from qidpfl_shared.protocol.fields import MAX_TEXT, Message
 from qidpfl_shared.protocol.messages import (
     Announcement,
     BudgetReceipt,
@@ -294,6 +296,27 @@ INTEGERS: list[Place] = [
     (Event, "id"),
     (TaskSummary, "paid_micro"),
 ]
+MONEY: list[Place] = [
+    (TaskSummary, "paid_micro"),
+    (RoundOffer, "reward_micro"),
+    (ClientResult, "payment_micro"),
+    (RoundResult, "reward_micro"),
+    (RoundResult, "paid_micro"),
+    (RoundResult, "kept_micro"),
+    (LedgerEntry, "payment_micro"),
+    (Ledger, "earned_micro"),
+]
+BOUNDED: dict[Place, tuple[float, float]] = {
+    (Declaration, "rho"): (1e-12, 1e9),
+    (RoundOffer, "rho_max"): (1e-12, 1e9),
+    (Profile, "histogram_rho"): (1e-12, 1e9),
+    (Profile, "rho_cap"): (1e-12, 1e9),
+    (Profile, "lifetime_rho"): (1e-12, 1e9),
+    (Profile, "privacy_value"): (1e-9, 1e9),
+}
+every_bounded_number = pytest.mark.parametrize(
+    ("place", "bounds"), [pytest.param(place, bounds, id=place_id(place)) for place, bounds in BOUNDED.items()]
+)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -343,15 +366,54 @@ def test_a_whole_number_may_not_be_negative(read: Reader) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(rho=st.floats(0, 1e9, exclude_min=True))
+@given(rho=st.floats(1e-12, 1e9))
 def test_a_budget_keeps_its_last_bit(rho: float) -> None:
     assert Declaration.model_validate_json(Declaration(rho=rho).model_dump_json()).rho == rho
 
 
-@pytest.mark.parametrize("micro", [0, 1, 2**53 - 1])
-def test_money_keeps_its_last_unit(micro: int) -> None:
-    offer = RoundOffer.model_validate(body_of(OFFER) | {"reward_micro": micro})
-    assert json.loads(offer.model_dump_json())["reward_micro"] == micro
+@every_bounded_number
+def test_a_budget_and_a_privacy_value_reach_to_their_bounds(
+    read: Reader, place: Place, bounds: tuple[float, float]
+) -> None:
+    assert [getattr(read(place[0], changed(place, bound)), place[1]) for bound in bounds] == list(bounds)
+
+
+@every_bounded_number
+def test_a_budget_or_a_privacy_value_just_below_its_bound_is_refused(
+    read: Reader, place: Place, bounds: tuple[float, float]
+) -> None:
+    below = math.nextafter(bounds[0], 0)
+    assert codes_of(read, place[0], changed(place, below)) == ["greater_than_equal"]
+
+
+@every_bounded_number
+def test_a_budget_or_a_privacy_value_just_above_its_bound_is_refused(
+    read: Reader, place: Place, bounds: tuple[float, float]
+) -> None:
+    above = math.nextafter(bounds[1], math.inf)
+    assert codes_of(read, place[0], changed(place, above)) == ["less_than_equal"]
+
+
+@pytest.mark.parametrize("value", [5e-324, 1e-300, 1e-13], ids=repr)
+def test_a_budget_that_drowns_in_rounding_is_refused(read: Reader, value: float) -> None:
+    assert codes_by_place(read, list(BOUNDED), value) == {key: ["greater_than_equal"] for key in BOUNDED}
+
+
+@pytest.mark.parametrize("micro", [0, 1, MAX_MICRO - 1, MAX_MICRO])
+def test_money_keeps_its_last_unit(read: Reader, micro: int) -> None:
+    kept = {place: body_of(read(place[0], changed(place, micro)))[place[1]] for place in MONEY}
+    assert kept == {key: micro for key in MONEY}
+
+
+@pytest.mark.parametrize("micro", [MAX_MICRO + 1, 2**53 - 1], ids=["one too many", "2**53 - 1"])
+def test_money_ends_at_a_billion_units(read: Reader, micro: int) -> None:
+    assert codes_by_place(read, MONEY, micro) == {key: ["less_than_equal"] for key in MONEY}
+
+
+def test_every_field_for_money_is_tested() -> None:
+    fields = {(type(message), name) for message in EXAMPLES for name in type(message).model_fields}
+    money = {(kind, name) for kind, name in fields if name.endswith("_micro") and kind is not TaskView}
+    assert money == set(MONEY)
 
 
 # --- text and times --------------------------------------------------------------------------------------------------
@@ -362,6 +424,13 @@ TEXTS: list[Place] = [
     (EnrolRequest, "enrolment_key"),
     (Event, "kind"),
     (UpdateReceipt, "digest"),
+]
+LINES: list[Place] = [
+    (TaskSummary, "reason"),
+    (Announcement, "reason"),
+    (Decline, "reason"),
+    (LedgerEntry, "mechanism"),
+    (Event, "detail"),
 ]
 
 
@@ -417,14 +486,51 @@ def test_a_reason_has_a_limited_length(read: Reader, length: int) -> None:
     assert codes_of(read, Decline, example(Decline) | {"reason": "x" * length}) == ["string_too_long"]
 
 
+@pytest.mark.parametrize("character", ["\x00", "\t", "\n", "\r", "\x1b", "\x1f", "\x7f"], ids=ascii)
+@pytest.mark.parametrize("form", ["{}", "{}after", "before{}", "be{}tween"])
+def test_a_line_of_text_holds_no_control_character(read: Reader, form: str, character: str) -> None:
+    codes = codes_by_place(read, LINES, form.format(character))
+    assert codes == {key: ["string_pattern_mismatch"] for key in LINES}
+
+
+@pytest.mark.parametrize("line", ["", " ", "19 updates", "\u03c1 = 0.1 \U0001f600", "\u00e9" * MAX_TEXT])
+def test_a_line_of_text_holds_any_other_character(read: Reader, line: str) -> None:
+    assert codes_by_place(read, LINES, line) == {key: [] for key in LINES}
+
+
 @pytest.mark.parametrize("at", ["2025-06-01T12:00:00", "2025-06-01"])
 def test_a_time_without_an_offset_is_refused(read: Reader, at: str) -> None:
     assert codes_of(read, Event, example(Event) | {"at": at}) == ["timezone_aware"]
 
 
-@pytest.mark.parametrize("at", ["noon", "", "2025-13-01T00:00:00Z", True, None, math.nan, math.inf, 10**30], ids=repr)
-def test_what_is_no_time_is_refused(read: Reader, at: object) -> None:
+@pytest.mark.parametrize("at", ["noon", "", "2025-13-01T00:00:00Z"], ids=repr)
+def test_text_that_is_no_time_is_refused(read: Reader, at: str) -> None:
     assert codes_of(read, Event, example(Event) | {"at": at})[0].startswith("datetime_")
+
+
+MOMENTS: list[Place] = [
+    (RoundOffer, "declare_by"),
+    (RoundOffer, "deliver_by"),
+    (BudgetReceipt, "recorded_at"),
+    (UpdateReceipt, "received_at"),
+    (Event, "at"),
+]
+
+
+@pytest.mark.parametrize(
+    "value", [0, 1_748_779_200, 1_748_779_200.5, 10**30, math.nan, math.inf, True, None, [], {}], ids=repr
+)
+def test_a_time_is_no_number_and_nothing_else(read: Reader, value: object) -> None:
+    assert codes_by_place(read, MOMENTS, value) == {key: ["wrong_type"] for key in MOMENTS}
+
+
+@pytest.mark.parametrize("value", [NOON.date(), NOON.timetz(), timedelta(hours=12), b"2025-06-01T12:00:00Z"], ids=repr)
+def test_no_other_object_is_a_time(value: object) -> None:
+    assert codes_by_place(read_objects, MOMENTS, value) == {key: ["wrong_type"] for key in MOMENTS}
+
+
+def test_a_time_may_be_an_object() -> None:
+    assert Event.model_validate(example(Event) | {"at": NOON}).at == NOON
 
 
 def test_a_time_of_another_zone_is_the_same_moment() -> None:
@@ -495,13 +601,37 @@ def test_a_histogram_that_does_not_add_up_is_a_mismatch(counts: list[int], size:
         pytest.param([10**30, 7], "less_than_equal", id="10**30"),
         pytest.param([], "too_short", id="empty"),
         pytest.param([0] * 100_001, "too_long", id="too many labels"),
-        pytest.param("7", "tuple_type", id="no list"),
-        pytest.param({"0": 7}, "tuple_type", id="object"),
-        pytest.param(None, "tuple_type", id="null instead of a list"),
+        pytest.param("7", "wrong_type", id="no list"),
+        pytest.param({"0": 7}, "wrong_type", id="object"),
+        pytest.param({}, "wrong_type", id="empty object"),
+        pytest.param(7, "wrong_type", id="number"),
+        pytest.param(None, "wrong_type", id="null instead of a list"),
     ],
 )
 def test_a_histogram_holds_counts_only(read: Reader, counts: object, code: str) -> None:
     assert codes_of(read, Profile, example(Profile) | {"label_counts": counts}) == [code]
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        pytest.param({3, 4}, id="set"),
+        pytest.param(frozenset({3, 4}), id="frozen set"),
+        pytest.param({3: 0, 4: 0}, id="dict"),
+        pytest.param({3: 0, 4: 0}.keys(), id="keys"),
+        pytest.param(range(3, 5), id="range"),
+        pytest.param(iter([3, 4]), id="iterator"),
+        pytest.param(deque([3, 4]), id="deque"),
+        pytest.param(b"\x03\x04", id="bytes"),
+    ],
+)
+def test_nothing_else_that_can_be_iterated_is_a_list(counts: object) -> None:
+    assert codes_of(Profile.model_validate, example(Profile) | {"label_counts": counts}) == ["wrong_type"]
+
+
+@pytest.mark.parametrize("counts", [[3, 4], (3, 4)], ids=["list", "tuple"])
+def test_a_list_may_be_a_tuple(counts: object) -> None:
+    assert Profile.model_validate(example(Profile) | {"label_counts": counts}).label_counts == (3, 4)
 
 
 def test_a_client_without_records_has_no_profile(read: Reader) -> None:
@@ -523,10 +653,20 @@ def test_a_budget_of_a_profile_may_be_left_open(read: Reader, field: str) -> Non
 
 @pytest.mark.parametrize("field", ["privacy_value", "histogram_rho", "rho_cap", "lifetime_rho"])
 def test_a_budget_of_a_profile_is_never_zero(read: Reader, field: str) -> None:
-    assert codes_of(read, Profile, example(Profile) | {field: 0}) == ["greater_than"]
+    assert codes_of(read, Profile, example(Profile) | {field: 0}) == ["greater_than_equal"]
 
 
 # --- answers to an offer ---------------------------------------------------------------------------------------------
+
+
+def answer_of_text(body: object) -> Message:
+    return BUDGET_REQUEST.validate_json(json.dumps(body))
+
+
+@pytest.fixture(params=[BUDGET_REQUEST.validate_python, answer_of_text], ids=["objects", "text"])
+def answer_of(request: pytest.FixtureRequest) -> Callable[[object], Message]:
+    reader: Callable[[object], Message] = request.param
+    return reader
 
 
 @pytest.mark.parametrize(
@@ -538,8 +678,8 @@ def test_a_budget_of_a_profile_is_never_zero(read: Reader, field: str) -> None:
         ({"join": True}, Join(join=True)),
     ],
 )
-def test_an_answer_is_known_by_its_fields(body: Json, answer: Message) -> None:
-    assert BUDGET_REQUEST.validate_json(json.dumps(body)) == answer
+def test_an_answer_is_known_by_its_fields(answer_of: Callable[[object], Message], body: Json, answer: Message) -> None:
+    assert answer_of(body) == answer
 
 
 @pytest.mark.parametrize(
@@ -554,17 +694,42 @@ def test_an_answer_is_known_by_its_fields(body: Json, answer: Message) -> None:
         {"decline": True},
         {"decline": False, "reason": "no"},
         {"decline": "true", "reason": "no"},
+        {"decline": 1, "reason": "no"},
+        {"decline": 1.0, "reason": "no"},
         {"join": False},
         {"join": None},
+        {"join": 1},
+        {"join": 1.0},
+        {"join": "true"},
+        {"rho": 1e-13},
         {"join": True, "reason": "why not"},
         [{"rho": 0.5}],
         0.5,
     ],
     ids=repr,
 )
-def test_an_answer_is_exactly_one_of_three(body: object) -> None:
+def test_an_answer_is_exactly_one_of_three(answer_of: Callable[[object], Message], body: object) -> None:
     with pytest.raises(ValidationError):
-        BUDGET_REQUEST.validate_python(body)
+        answer_of(body)
+
+
+YES: list[Place] = [(Decline, "decline"), (Join, "join")]
+
+
+@pytest.mark.parametrize("value", [0, 1, 1.0, "true", "yes", None, [], [True], {}], ids=repr)
+def test_yes_is_no_number_and_nothing_else(read: Reader, value: object) -> None:
+    assert codes_by_place(read, YES, value) == {key: ["bool_type"] for key in YES}
+
+
+def test_yes_is_never_no(read: Reader) -> None:
+    assert codes_by_place(read, YES, False) == {key: ["must_be_true"] for key in YES}
+
+
+def test_the_schema_says_that_yes_is_true() -> None:
+    schemas = {(kind, field): kind.model_json_schema()["properties"][field] for kind, field in YES}
+    assert {key: (schema["type"], schema["const"]) for key, schema in schemas.items()} == dict.fromkeys(
+        YES, ("boolean", True)
+    )
 
 
 ANY_JSON = st.recursive(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from qidpfl_shared.core.money import MICRO
+from qidpfl_shared.core.money import MAX_MICRO, MICRO
 from qidpfl_shared.core.planning import Participant, PlanStatus, RewardBound, RoundPlan, plan_round
 from qidpfl_shared.protocol.presets import EMNIST_TRAINING_LABELS, PRESETS, UnknownPreset, preset
 from qidpfl_shared.protocol.tasks import TaskSpec
@@ -192,6 +192,12 @@ def test_a_preset_can_pay_its_highest_reward_in_every_round(name: str) -> None:
 
 
 @every_preset
+def test_a_preset_takes_no_budget_below_a_thousandth_of_its_largest(name: str) -> None:
+    bounds = preset(name).bounds
+    assert bounds.rho_min == bounds.rho_max / 1000
+
+
+@every_preset
 def test_only_softmax_regression_is_declared_convex(name: str) -> None:
     workload = preset(name).workload
     assert workload.convex == (workload.network == "linear")
@@ -220,6 +226,7 @@ def test_bad_clients_differ_from_mnist_in_the_partition_only() -> None:
         ("aggregation.momentum", 0.0),
         ("game.min_share", 0.0),
         ("game.convexity", 0.085),
+        ("bounds.rho_max", 0.2),
     ],
 )
 def test_mnist_paper_is_the_papers_setting_with_a_proof(path: str, value: object) -> None:
@@ -237,6 +244,7 @@ def test_mnist_paper_is_the_papers_setting_with_a_proof(path: str, value: object
         ("aggregation.learning_rate", 1.0),
         ("aggregation.momentum", 0.0),
         ("game.min_share", 0.0),
+        ("bounds.rho_max", 0.2),
     ],
 )
 def test_mnist_paper_heuristic_is_the_papers_setting_as_printed(path: str, value: object) -> None:
@@ -315,6 +323,11 @@ def test_no_budget_of_a_preset_reaches_its_cap(name: str) -> None:
     assert max(max(round_plan.budgets) for round_plan in plans(name)) < preset(name).bounds.rho_max
 
 
+@every_preset
+def test_no_budget_of_a_preset_is_too_small_to_be_declared(name: str) -> None:
+    assert min(min(round_plan.budgets) for round_plan in plans(name)) > preset(name).bounds.rho_min
+
+
 @pytest.mark.parametrize(("name", "total"), TOTALS.items())
 def test_the_privacy_sold_in_a_whole_task_is_that_of_part_e(name: str, total: float) -> None:
     assert total_rho(name) == pytest.approx(total, rel=0.15)
@@ -380,6 +393,7 @@ def test_no_two_presets_have_the_same_digest() -> None:
         ("rounds.expected_clients", None),
         ("rounds.late_joiners", True),
         ("bounds.rho_max", 1.0),
+        ("bounds.rho_min", 0.001),
         ("bounds.reward_total_micro", 6_000_000_001),
         ("retention.last_rounds", 5),
         ("target_accuracy", 0.9),
@@ -464,6 +478,13 @@ def test_fedavg_is_two_overrides_of_any_preset(name: str) -> None:
         ({"privacy": {"noise": False}}, "paid_without_noise"),
         ({"privacy": {"mechanism": {"name": "laplace"}}}, "union_tag_invalid"),
         ({"workload": {"labels": 11}, "selection": {"reference": "given"}}, "inconsistent_spec"),
+        ({"workload": {"partition": {"clients": 9}}}, "inconsistent_spec"),
+        ({"workload": {"partition": {"kind": "dirichlet_class"}}}, "inconsistent_spec"),
+        ({"workload": {"partition": {"concentration": None}}}, "inconsistent_spec"),
+        ({"workload": {"partition": {"two_class_ordinals": [10]}}}, "inconsistent_spec"),
+        ({"bounds": {"rho_max": 0.0001}}, "inconsistent_spec"),
+        ({"game": {"convexity": 1e-10}}, "greater_than_equal"),
+        ({"bounds": {"reward_total_micro": MAX_MICRO + 1}}, "less_than_equal"),
     ],
 )
 def test_an_override_is_checked_like_any_task(overrides: Json, code: str) -> None:

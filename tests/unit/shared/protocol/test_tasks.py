@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from qidpfl_shared.core.money import MAX_MICRO
+from qidpfl_shared.core.planning import Participant, RewardBound, RoundPlan, plan_round
 from qidpfl_shared.core.privacy import mechanisms as core
 from qidpfl_shared.core.reward import RewardPolicy, RewardRange, Weighting
 from qidpfl_shared.core.selection import All, Threshold, Union
-from qidpfl_shared.protocol.tasks import TaskSpec
+from qidpfl_shared.protocol.fields import MAX_DIMENSION
+from qidpfl_shared.protocol.tasks import PartitionKind, TaskSpec
 
 Json = dict[str, Any]
 Reader = Callable[[Json], TaskSpec]
@@ -34,6 +37,14 @@ UPDATE_MECHANISMS: dict[str, Json] = {
     "update_clip": TRAINING | {"clip_norm": 1.0},
     "paper_literal": TRAINING | {"clip_norm": 1.0},
     "bolt_on": TRAINING | {"feature_norm": 10.0},
+}
+# One partition of each kind that contradicts nothing.
+PARTITIONS: dict[str, Json] = {
+    "iid": {"kind": "iid", "clients": 5},
+    "shards": {"kind": "shards", "clients": 5},
+    "dirichlet_class": {"kind": "dirichlet_class", "clients": 5, "concentration": 1.0},
+    "dirichlet_client": {"kind": "dirichlet_client", "clients": 5, "concentration": 1.0},
+    "quality_mix": {"kind": "quality_mix", "clients": 5, "concentration": 8.0, "two_class_ordinals": [0, 4]},
 }
 # Every paying policy with what it needs, so that only the noise is at fault.
 PAYING: dict[str, Json] = {
@@ -202,9 +213,25 @@ def test_a_label_may_be_missing_from_the_reference(read: Reader) -> None:
     assert read(task({"selection": selection})).label_reference([]).tolist() == [0.0, 0.0, 1.0]
 
 
+def test_the_largest_reference_weights_are_a_distribution(read: Reader) -> None:
+    selection = {"reference": "given", "reference_weights": [1e15, 1e15, 2e-9]}
+    assert read(task({"selection": selection})).label_reference([]).tolist() == pytest.approx([0.5, 0.5, 1e-24])
+
+
+@pytest.mark.parametrize("weight", [math.nextafter(1e15, math.inf), 1e300, 10**30], ids=repr)
+def test_a_reference_weight_has_an_upper_bound(read: Reader, weight: float) -> None:
+    selection = {"reference": "given", "reference_weights": [1.0, 1.0, weight]}
+    assert codes_of(read, task({"selection": selection})) == ["less_than_equal"]
+
+
 @pytest.mark.parametrize(
     "contradiction",
     [
+        pytest.param({"bounds.rho_min": 0.3, "bounds.rho_max": 0.2}, id="budgets"),
+        pytest.param({"bounds.rho_max": 1e-7}, id="the default of the least budget"),
+        pytest.param(
+            {"game.policy": "fixed", "game.fixed_reward_micro": 6, "bounds.reward_max_micro": 5}, id="fixed reward"
+        ),
         pytest.param({"bounds.privacy_value_min": 2.0, "bounds.privacy_value_max": 1.0}, id="privacy values"),
         pytest.param({"bounds.reward_max_micro": 2, "bounds.reward_total_micro": 1}, id="rewards"),
         pytest.param({"rounds.min_clients": 3, "rounds.min_updates": 4}, id="minima"),
@@ -219,6 +246,11 @@ def test_bounds_that_exclude_each_other_are_inconsistent(read: Reader, contradic
 @pytest.mark.parametrize(
     "limit",
     [
+        pytest.param({"bounds.rho_min": 0.2, "bounds.rho_max": 0.2}, id="budgets"),
+        pytest.param({"bounds.rho_max": 1e-6}, id="the default of the least budget"),
+        pytest.param(
+            {"game.policy": "fixed", "game.fixed_reward_micro": 5, "bounds.reward_max_micro": 5}, id="fixed reward"
+        ),
         pytest.param({"bounds.privacy_value_min": 1.0, "bounds.privacy_value_max": 1.0}, id="privacy values"),
         pytest.param({"bounds.reward_max_micro": 1, "bounds.reward_total_micro": 1}, id="rewards"),
         pytest.param({"rounds.min_clients": 4, "rounds.min_updates": 4}, id="minima"),
@@ -247,6 +279,304 @@ def test_every_method_of_the_paper_is_a_combination_of_switches(read: Reader, me
     assert read(task(method)).dimension == 15
 
 
+# --- partitions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partition", PARTITIONS.values(), ids=PARTITIONS)
+def test_a_partition_of_each_kind_is_admissible(read: Reader, partition: Json) -> None:
+    spec = read(task({"workload.partition": partition, "rounds.expected_clients": 5}))
+    assert spec.workload.partition is not None and spec.workload.partition.kind == partition["kind"]
+
+
+def test_every_kind_of_partition_is_tested() -> None:
+    assert set(PARTITIONS) == {kind.value for kind in PartitionKind}
+
+
+@pytest.mark.parametrize("change", [{"concentration": None}, {}], ids=["said", "unsaid"])
+@pytest.mark.parametrize("kind", ["dirichlet_class", "dirichlet_client", "quality_mix"])
+def test_a_partition_that_draws_needs_a_concentration(read: Reader, kind: str, change: Json) -> None:
+    partition = {"kind": kind, "clients": 5, **change}
+    assert codes_of(read, task({"workload.partition": partition})) == ["inconsistent_spec"]
+
+
+@pytest.mark.parametrize("kind", ["iid", "shards", "dirichlet_class", "dirichlet_client"])
+def test_no_other_partition_takes_clients_of_two_labels(read: Reader, kind: str) -> None:
+    partition = PARTITIONS[kind] | {"two_class_ordinals": [1]}
+    assert codes_of(read, task({"workload.partition": partition})) == ["inconsistent_spec"]
+
+
+@pytest.mark.parametrize("ordinals", [[5], [0, 1_000_000], [1, 1], [0, 4, 0]], ids=repr)
+def test_clients_of_two_labels_are_different_clients_of_the_partition(read: Reader, ordinals: list[int]) -> None:
+    partition = PARTITIONS["quality_mix"] | {"two_class_ordinals": ordinals}
+    assert codes_of(read, task({"workload.partition": partition})) == ["inconsistent_spec"]
+
+
+@pytest.mark.parametrize("ordinals", [[], [4], [4, 3, 2, 1, 0]], ids=repr)
+def test_any_clients_of_the_partition_may_hold_two_labels(read: Reader, ordinals: list[int]) -> None:
+    partition = PARTITIONS["quality_mix"] | {"two_class_ordinals": ordinals}
+    spec = read(task({"workload.partition": partition}))
+    assert spec.workload.partition is not None and spec.workload.partition.two_class_ordinals == tuple(ordinals)
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        pytest.param({"expected_clients": 6}, id="expected clients"),
+        pytest.param({"expected_clients": None, "min_clients": 6}, id="least clients"),
+    ],
+)
+@pytest.mark.parametrize("partition", PARTITIONS.values(), ids=PARTITIONS)
+def test_a_partition_has_a_shard_for_everybody_who_is_expected(read: Reader, partition: Json, rounds: Json) -> None:
+    assert codes_of(read, task({"workload.partition": partition, "rounds": rounds})) == ["inconsistent_spec"]
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        pytest.param({"expected_clients": 5}, id="expected clients"),
+        pytest.param({"expected_clients": None, "min_clients": 5}, id="least clients"),
+        pytest.param({"expected_clients": 4}, id="fewer clients"),
+    ],
+)
+def test_a_partition_needs_no_more_shards_than_are_expected(read: Reader, rounds: Json) -> None:
+    assert read(task({"workload.partition": PARTITIONS["iid"], "rounds": rounds})).dimension == 15
+
+
+def test_without_a_partition_any_number_of_clients_may_be_expected(read: Reader) -> None:
+    assert read(task({"workload.partition": None, "rounds.expected_clients": 1000})).workload.partition is None
+
+
+# --- bounds of numbers -----------------------------------------------------------------------------------------------
+
+BOUNDED: dict[str, tuple[float, float]] = {
+    "game.discount": (1e-6, 1.0),
+    "game.privacy_weight": (1e-9, 1e9),
+    "game.smoothness": (1e-9, 1e9),
+    "game.convexity": (1e-9, 1e9),
+    "privacy.histogram_rho": (1e-12, 1e9),
+    "privacy.lifetime_rho": (1e-12, 1e9),
+    "aggregation.learning_rate": (1e-9, 1e6),
+    "bounds.rho_max": (1e-12, 1e9),
+    "bounds.rho_min": (1e-12, 1e9),
+    "bounds.privacy_value_min": (1e-9, 1e9),
+    "bounds.privacy_value_max": (1e-9, 1e9),
+}
+# What lets each of these numbers take either bound without contradicting another.
+WIDEST = {
+    "game.horizon": 1,
+    "bounds.rho_min": 1e-12,
+    "bounds.rho_max": 1e9,
+    "bounds.privacy_value_min": 1e-9,
+    "bounds.privacy_value_max": 1e9,
+}
+MECHANISMS: dict[str, Json] = {"gradient_once": {"clip_norm": 1.0}, **UPDATE_MECHANISMS}
+PARAMETERS = [
+    (name, parameter)
+    for name, parameters in MECHANISMS.items()
+    for parameter in parameters
+    if parameter in ("clip_norm", "learning_rate", "feature_norm")
+]
+MONEY = [
+    "game.reward_range.minimum_micro",
+    "game.reward_range.maximum_micro",
+    "game.fixed_reward_micro",
+    "bounds.reward_max_micro",
+    "bounds.reward_total_micro",
+]
+
+every_bounded_number = pytest.mark.parametrize(("field", "bounds"), BOUNDED.items(), ids=BOUNDED)
+
+
+def with_parameter(name: str, parameter: str, value: float) -> Json:
+    return task({"privacy.mechanism": {"name": name, **MECHANISMS[name], parameter: value}})
+
+
+@every_bounded_number
+def test_a_number_reaches_to_its_bounds(read: Reader, field: str, bounds: tuple[float, float]) -> None:
+    assert [codes_of(read, task(WIDEST | {field: bound})) for bound in bounds] == [[], []]
+
+
+@every_bounded_number
+def test_a_number_just_below_its_bound_is_refused(read: Reader, field: str, bounds: tuple[float, float]) -> None:
+    below = math.nextafter(bounds[0], 0)
+    assert codes_of(read, task(WIDEST | {field: below})) == ["greater_than_equal"]
+
+
+@every_bounded_number
+def test_a_number_just_above_its_bound_is_refused(read: Reader, field: str, bounds: tuple[float, float]) -> None:
+    above = math.nextafter(bounds[1], math.inf)
+    assert codes_of(read, task(WIDEST | {field: above})) == ["less_than_equal"]
+
+
+@pytest.mark.parametrize("value", [0, 5e-324, 1e-300, 1e-60], ids=repr)
+def test_no_number_is_so_small_that_its_square_is_lost(read: Reader, value: float) -> None:
+    assert codes_by_field(read, list(BOUNDED), value) == {key: ["greater_than_equal"] for key in BOUNDED}
+
+
+def test_the_gradients_may_be_bounded_by_zero(read: Reader) -> None:
+    assert read(task({"game.gradient_bound": 0.0})).cost_model().signal_cost == 0
+
+
+@pytest.mark.parametrize(("name", "parameter"), PARAMETERS)
+def test_a_parameter_of_a_mechanism_is_never_too_small(read: Reader, name: str, parameter: str) -> None:
+    tiny = [0, 5e-324, math.nextafter(1e-9, 0)]
+    assert [codes_of(read, with_parameter(name, parameter, value)) for value in tiny] == [["greater_than_equal"]] * 3
+
+
+@pytest.mark.parametrize(("name", "parameter"), PARAMETERS)
+def test_a_parameter_of_a_mechanism_is_never_too_large(read: Reader, name: str, parameter: str) -> None:
+    huge = [math.nextafter(1e9, math.inf), 1e300]
+    assert [codes_of(read, with_parameter(name, parameter, value)) for value in huge] == [["less_than_equal"]] * 2
+
+
+@pytest.mark.parametrize(("name", "parameter"), PARAMETERS)
+def test_a_parameter_of_a_mechanism_may_be_as_small_as_its_bound(read: Reader, name: str, parameter: str) -> None:
+    assert read(with_parameter(name, parameter, 1e-9)).round_rules().mechanism.noise_scale(size=10**7) > 0
+
+
+@pytest.mark.parametrize(("name", "parameter"), [pair for pair in PARAMETERS if pair[0] != "bolt_on"])
+def test_a_parameter_of_a_mechanism_may_be_as_large_as_its_bound(read: Reader, name: str, parameter: str) -> None:
+    assert read(with_parameter(name, parameter, 1e9)).round_rules().mechanism.noise_scale(size=1) < math.inf
+
+
+@pytest.mark.parametrize("field", MONEY)
+def test_money_ends_at_a_billion_units(read: Reader, field: str) -> None:
+    changes = {"game.policy": "fixed", "game.fixed_reward_micro": 5, "game.reward_range": dict(RANGE)}
+    assert codes_of(read, task(changes | {field: MAX_MICRO + 1})) == ["less_than_equal"]
+
+
+@pytest.mark.parametrize("field", ["bounds.reward_max_micro", "bounds.reward_total_micro"])
+def test_a_task_may_pay_a_billion_units(read: Reader, field: str) -> None:
+    spec = read(task({"bounds.reward_total_micro": MAX_MICRO, field: MAX_MICRO}))
+    assert spec.bounds.reward_total_micro == MAX_MICRO
+
+
+@pytest.mark.parametrize(
+    "game",
+    [
+        {"policy": "fixed", "fixed_reward_micro": MAX_MICRO},
+        {"policy": "max", "reward_range": {"minimum_micro": 0, "maximum_micro": MAX_MICRO}},
+        {"policy": "random", "reward_range": {"minimum_micro": MAX_MICRO, "maximum_micro": MAX_MICRO}},
+    ],
+    ids=lambda game: str(game["policy"]),
+)
+def test_the_largest_reward_is_planned_to_its_last_unit(read: Reader, game: Json) -> None:
+    money = {"bounds.reward_max_micro": MAX_MICRO, "bounds.reward_total_micro": MAX_MICRO}
+    plan = plan_of(read(task({"game": TASK["game"] | game, **money})), round_number=1)
+    assert (plan.reward_micro, plan.bound) == (MAX_MICRO, RewardBound.NONE)
+
+
+# --- corners of all bounds together ----------------------------------------------------------------------------------
+
+# A discount of 1e-6 leaves something of the fifteenth round only; of a million rounds this one does.
+SCHEDULES = [(1, 1e-6), (1, 1.0), (15, 1e-6), (1_000_000, 0.99980002), (1_000_000, 1.0)]
+ENDS = st.sampled_from([1e-9, 1e9])
+RHO_ENDS = st.sampled_from([1e-12, 1e9])
+MOST_RECORDS = 2**53 - 1
+
+
+def corner_mechanisms() -> st.SearchStrategy[Json]:
+    clipped = {"clip_norm": ENDS, "learning_rate": ENDS, "epochs": st.sampled_from([1, 10_000])}
+    batch = {"batch_size": st.sampled_from([1, 10_000_000])}
+    # The proof of bolt_on allows learning rates up to 4/(feature_norm² + 1).
+    steps = st.sampled_from([(1e-9, 1e-9), (1e-9, 4.0), (1e4, 1e-9), (6e4, 1e-9)])
+    return st.one_of(
+        st.fixed_dictionaries({"name": st.just("gradient_once"), "clip_norm": ENDS}),
+        *(
+            st.fixed_dictionaries({"name": st.just(name), **clipped, **batch})
+            for name in ("update_clip", "paper_literal")
+        ),
+        st.fixed_dictionaries({"name": st.just("noisy_epochs"), **clipped, **batch}),
+        st.builds(
+            lambda step, rest: {"name": "bolt_on", "feature_norm": step[0], "learning_rate": step[1], **rest},
+            steps,
+            st.fixed_dictionaries({"epochs": clipped["epochs"], **batch}),
+        ),
+    )
+
+
+@st.composite
+def corner_tasks(draw: st.DrawFn) -> Json:
+    horizon, discount = draw(st.sampled_from(SCHEDULES))
+    reward_micro = draw(st.sampled_from([1, MAX_MICRO]))
+    game = {
+        "horizon": horizon,
+        "discount": discount,
+        "privacy_weight": draw(ENDS),
+        "accuracy_weight": draw(st.sampled_from([0.0, 0.5, math.nextafter(1.0, 0)])),
+        "smoothness": draw(ENDS),
+        "convexity": draw(ENDS),
+        "gradient_bound": draw(st.sampled_from([0.0, 1e9])),
+        "min_share": draw(st.sampled_from([0.0, 1.0])),
+    }
+    bounds = {
+        "rho_max": draw(RHO_ENDS),
+        "rho_min": 1e-12,
+        "privacy_value_min": 1e-9,
+        "privacy_value_max": 1e9,
+        "size_max": MOST_RECORDS,
+        "reward_max_micro": reward_micro,
+        "reward_total_micro": reward_micro,
+    }
+    return task(
+        {
+            "layout.tensors": [{"name": "weight", "shape": [draw(st.sampled_from([1, MAX_DIMENSION]))]}],
+            "game": game,
+            "privacy.mechanism": draw(corner_mechanisms()),
+            "aggregation.weighting": draw(st.sampled_from([weighting.value for weighting in Weighting])),
+            "bounds": bounds,
+        }
+    )
+
+
+def corner_participants(most_records: int) -> st.SearchStrategy[list[Participant]]:
+    participant = st.builds(
+        Participant,
+        privacy_value=ENDS,
+        size=st.sampled_from([1, most_records]),
+        rho_cap=RHO_ENDS | st.just(math.inf),
+        remaining_rho=RHO_ENDS | st.sampled_from([0.0, math.inf]),
+    )
+    return st.lists(participant, min_size=2, max_size=5)
+
+
+def plan_of(spec: TaskSpec, round_number: int, participants: list[Participant] | None = None) -> RoundPlan:
+    return plan_round(
+        rules=spec.round_rules(),
+        round_number=round_number,
+        participants=[Participant(privacy_value=1.0, size=100)] * 3 if participants is None else participants,
+        reward_left_micro=spec.bounds.reward_total_micro,
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(body=corner_tasks(), data=st.data())
+def test_a_round_can_be_planned_in_every_corner_of_the_bounds(body: Json, data: st.DataObject) -> None:
+    spec = TaskSpec.model_validate(body)
+    # noisy_epochs lists its batches: with batches of one record, as many as there are records.
+    most_records = 1000 if spec.privacy.mechanism.name == "noisy_epochs" else MOST_RECORDS
+    participants = data.draw(corner_participants(most_records))
+    round_number = data.draw(st.sampled_from([1, spec.game.horizon]))
+    plan = plan_of(spec, round_number, participants)
+    assert 0 <= plan.reward_micro <= spec.bounds.reward_max_micro
+    assert all(0 <= budget <= spec.bounds.rho_max for budget in plan.budgets) and math.isfinite(plan.total)
+
+
+@settings(max_examples=100, deadline=None)
+@given(body=corner_tasks())
+def test_the_cost_model_has_finite_constants_in_every_corner_of_the_bounds(body: Json) -> None:
+    model = TaskSpec.model_validate(body).cost_model()
+    assert 0 <= model.noise_factor < math.inf and 0 <= model.signal_cost < math.inf
+    assert 0 < model.price(model.horizon) <= 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(body=corner_tasks())
+def test_a_task_in_a_corner_of_the_bounds_survives_json(body: Json) -> None:
+    spec = TaskSpec.model_validate(body)
+    assert TaskSpec.model_validate_json(spec.model_dump_json()).digest == spec.digest
+
+
 # --- hostile values --------------------------------------------------------------------------------------------------
 
 FLOATS = [
@@ -267,6 +597,7 @@ FLOATS = [
     "aggregation.momentum",
     "rounds.deliver_s",
     "bounds.rho_max",
+    "bounds.rho_min",
     "bounds.privacy_value_min",
     "target_accuracy",
 ]
@@ -369,6 +700,34 @@ def test_a_list_is_as_strict_as_its_elements(read: Reader, weights: list[object]
     assert code in {"finite_number", "greater_than_equal", "float_type"}
 
 
+@pytest.mark.parametrize("field", ["selection.reference_weights", "workload.partition.two_class_ordinals"])
+@pytest.mark.parametrize("value", [{}, {"0": 1}, "012", 3, True], ids=repr)
+def test_a_list_is_nothing_else(read: Reader, field: str, value: object) -> None:
+    changes = {"selection.reference": "given", "workload.partition": dict(PARTITIONS["quality_mix"])}
+    assert codes_of(read, task(changes | {field: value})) == ["wrong_type"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param({1, 2, 3}, id="set"),
+        pytest.param(frozenset({1, 2, 3}), id="frozen set"),
+        pytest.param({1: 1, 2: 2, 3: 3}, id="dict"),
+        pytest.param({1: 1, 2: 2, 3: 3}.values(), id="values"),
+        pytest.param(range(1, 4), id="range"),
+        pytest.param(iter([1, 2, 3]), id="iterator"),
+    ],
+)
+@pytest.mark.parametrize("field", ["selection.reference_weights", "workload.partition.two_class_ordinals"])
+def test_nothing_else_that_can_be_iterated_is_a_list(field: str, value: object) -> None:
+    changes = {"selection.reference": "given", "workload.partition": dict(PARTITIONS["quality_mix"])}
+    assert codes_of(TaskSpec.model_validate, task(changes | {field: value})) == ["wrong_type"]
+
+
+def test_the_tensors_of_a_layout_are_a_list(read: Reader) -> None:
+    assert codes_of(read, task({"layout.tensors": {"name": "weight", "shape": [3]}})) == ["wrong_type"]
+
+
 @pytest.mark.parametrize("name", ["", "a b", "-rf", "\n", "digits\n", "x" * 201, "name\u00e9"])
 def test_an_odd_name_is_refused(read: Reader, name: str) -> None:
     (code,) = codes_of(read, task({"workload.dataset": name}))
@@ -443,7 +802,7 @@ def test_the_digest_depends_on_the_order_of_tensors() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(discount=st.floats(0.5, 1), convexity=st.floats(1e-9, 1e12), delta=st.floats(1e-300, 0.5))
+@given(discount=st.floats(0.5, 1), convexity=st.floats(1e-9, 1e9), delta=st.floats(1e-300, 0.5))
 def test_the_digest_survives_json_whatever_the_numbers(discount: float, convexity: float, delta: float) -> None:
     changes = {"game.discount": discount, "game.convexity": convexity, "privacy.delta": delta}
     spec = TaskSpec.model_validate(task(changes))
@@ -491,6 +850,10 @@ def test_the_round_rules_have_the_rules_of_the_task() -> None:
     assert (rules.min_share, rules.min_clients, rules.min_updates, rules.seed) == (0.1, 5, 4, 9)
     assert (rules.policy, rules.weighting) == (RewardPolicy.OPTIMAL, Weighting.UNIFORM)
     assert (rules.privacy_weight, rules.rho_max, rules.reward_max_micro) == (30.0, 0.5, 300_000_000)
+
+
+def test_the_least_budget_of_the_task_reaches_the_core() -> None:
+    assert TaskSpec.model_validate(task({"bounds.rho_min": 0.01})).round_rules().rho_min == 0.01
 
 
 def test_money_reaches_the_core_in_whole_units() -> None:

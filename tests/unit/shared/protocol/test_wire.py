@@ -99,12 +99,29 @@ def test_numbers_are_little_endian_float32() -> None:
     [
         pytest.param(np.array([1.0, 2.0], dtype=np.float64), id="float64"),
         pytest.param(np.array([1.0, 2.0], dtype=">f4"), id="big-endian"),
-        pytest.param(np.array([1, 2]), id="whole numbers"),
+        pytest.param(np.array([1.0, 2.0], dtype=np.float16), id="float16"),
         pytest.param(np.array([1.0, 9.0, 2.0, 9.0], dtype=np.float32)[::2], id="strided view"),
     ],
 )
 def test_any_memory_layout_of_a_vector_gives_the_same_bytes(vector: npt.NDArray[np.generic]) -> None:
     assert encode(vector) == bytes.fromhex("0000803f 00000040")
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        pytest.param(np.array([[1.0, 2.0]]), id="one row"),
+        pytest.param(np.array([[1.0], [2.0]]), id="one column"),
+        pytest.param(np.array(1.0), id="scalar"),
+        pytest.param(np.array([1, 2]), id="whole numbers"),
+        pytest.param(np.array([True, False]), id="truth values"),
+        pytest.param(np.array([1.0 + 1.0j]), id="complex"),
+        pytest.param(np.array(["1.0"]), id="text"),
+        pytest.param(np.array([1.0], dtype=object), id="objects"),
+    ],
+)
+def test_only_a_flat_vector_of_floats_is_sent(vector: npt.NDArray[np.generic]) -> None:
+    assert code_of(lambda: encode(vector)) is ErrorCode.WRONG_LENGTH
 
 
 def test_a_float64_is_rounded_to_the_nearest_float32() -> None:
@@ -155,8 +172,44 @@ def test_a_buffer_that_is_not_aligned_is_read() -> None:
     assert decode(shifted, dimension=2).tolist() == [1.0, 2.0]
 
 
-def test_a_vector_read_from_bytes_cannot_be_changed() -> None:
-    vector = decode(bytes(4), dimension=1)
+@pytest.mark.parametrize(
+    "view",
+    [
+        pytest.param(np.array([1.0, 2.0], dtype="<f4").data, id="of float32"),
+        pytest.param(np.array([[1.0, 2.0]], dtype="<f4").data, id="of a matrix"),
+        pytest.param(memoryview(bytes.fromhex("0000803f 00000040")).cast("q"), id="of one long"),
+        pytest.param(memoryview(bytes.fromhex("0000803f 00000040")).cast("h"), id="of four shorts"),
+    ],
+)
+def test_a_view_counts_by_its_bytes(view: memoryview) -> None:
+    assert decode(view, dimension=2).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        pytest.param(np.zeros(8, dtype="<f4").data, id="eight elements of four bytes"),
+        pytest.param(np.zeros((8, 0), dtype="<f4").data, id="eight rows of nothing"),
+        pytest.param(np.zeros(2, dtype="<f8").data, id="two elements of eight bytes"),
+        pytest.param(np.zeros(2, dtype="<f2").data, id="two elements of two bytes"),
+    ],
+)
+def test_the_elements_of_a_view_do_not_count(view: memoryview) -> None:
+    assert code_of(lambda: decode(view, dimension=2)) is ErrorCode.WRONG_LENGTH
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(bytes(4), id="bytes"),
+        pytest.param(bytearray(4), id="bytearray"),
+        pytest.param(memoryview(bytearray(4)), id="writable view"),
+        pytest.param(np.zeros(1, dtype="<f4").data, id="view of an array"),
+        pytest.param(memoryview(bytearray(5))[1:], id="view that is not aligned"),
+    ],
+)
+def test_a_vector_read_from_bytes_cannot_be_changed(data: bytes | bytearray | memoryview) -> None:
+    vector = decode(data, dimension=1)
     with pytest.raises(ValueError, match="read-only"):
         vector[0] = 1.0
 
@@ -219,6 +272,23 @@ def test_the_flat_vector_is_a_copy() -> None:
 )
 def test_tensors_that_differ_from_the_layout_are_refused(tensors: dict[str, npt.ArrayLike]) -> None:
     assert code_of(lambda: flatten(tensors=tensors, layout=LAYOUT)) is ErrorCode.WRONG_LENGTH
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3.5e38, -1e300])
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensors_that_float32_cannot_hold_are_refused(name: str, value: float) -> None:
+    filled = np.full(np.shape(TENSORS[name]), value)
+    assert code_of(lambda: flatten(tensors=TENSORS | {name: filled}, layout=LAYOUT)) is ErrorCode.NOT_FINITE
+
+
+def test_the_refusal_names_the_first_element_of_the_flat_vector_that_is_not_finite() -> None:
+    with pytest.raises(WireError, match="element 7 "):
+        flatten(tensors=TENSORS | {"bias": [0.0, 1e39], "alpha": math.nan}, layout=LAYOUT)
+
+
+@pytest.mark.parametrize("value", [-3.4028234e38, 3.4028234e38])
+def test_tensors_of_the_largest_values_are_flattened(value: float) -> None:
+    assert flatten(tensors=TENSORS | {"alpha": value}, layout=LAYOUT)[-1] == np.float32(value)
 
 
 @pytest.mark.parametrize("shape", [(8,), (10,), (9, 1), ()])
@@ -297,14 +367,31 @@ def test_a_content_digest_is_read_back(data: bytes) -> None:
         pytest.param("md5=:AAAAAAAAAAAAAAAAAAAAAA==:, {}", id="after another algorithm"),
         pytest.param("{},sha-512=:AAAA:", id="before another algorithm"),
         pytest.param("  {}  ", id="in blanks"),
+        pytest.param("{};created=1618884473", id="before a parameter"),
+        pytest.param('{} ; a ; b="x=:AAAA:"', id="before two parameters"),
+        pytest.param("{};a=1, sha-512=:AAAA:;b=2", id="parameters everywhere"),
+        pytest.param("SHA-256=:AAAA:, {}, Sha-256=:AAAA:", id="between keys in capitals"),
     ],
 )
 def test_what_stands_beside_the_sha256_is_ignored(form: str) -> None:
     assert parse_content_digest(form.format(content_digest(b"abc"))) == digest_of(b"abc")
 
 
-def test_the_name_of_the_algorithm_may_be_in_capitals() -> None:
-    assert parse_content_digest(content_digest(b"abc").replace("sha", "SHA")) == digest_of(b"abc")
+@pytest.mark.parametrize("key", ["SHA-256", "Sha-256", "sHA-256"])
+def test_the_name_of_the_algorithm_is_in_lower_case(key: str) -> None:
+    header = content_digest(b"abc").replace("sha-256", key)
+    assert code_of(lambda: parse_content_digest(header)) is ErrorCode.DIGEST_REQUIRED
+
+
+@pytest.mark.parametrize("earlier", [content_digest(b"old"), "sha-256=:AAAA:", "sha-256=;a", "sha-256"])
+def test_the_last_of_equal_keys_counts(earlier: str) -> None:
+    assert parse_content_digest(f"{earlier}, {content_digest(b'abc')}") == digest_of(b"abc")
+
+
+@pytest.mark.parametrize("last", ["sha-256=:AAAA:", "sha-256=;a", "sha-256"])
+def test_a_whole_digest_before_a_broken_one_does_not_count(last: str) -> None:
+    header = f"{content_digest(b'abc')}, {last}"
+    assert code_of(lambda: parse_content_digest(header)) is ErrorCode.DIGEST_REQUIRED
 
 
 @pytest.mark.parametrize(
@@ -326,6 +413,8 @@ def test_the_name_of_the_algorithm_may_be_in_capitals() -> None:
         pytest.param("sha-256=:" + "-" * 43 + "=:", id="not the base64 alphabet"),
         pytest.param("sha-256=:!" + "A" * 43 + "=:", id="a foreign character before a whole digest"),
         pytest.param("sha-256=:" + "\u00e9" * 43 + "=:", id="not ASCII"),
+        pytest.param("sha-256;a=:" + "A" * 43 + "=:", id="as a parameter of nothing"),
+        pytest.param("sha-512=:AAAA:;sha-256=:" + "A" * 43 + "=:", id="as a parameter of another algorithm"),
     ],
 )
 def test_a_header_without_a_whole_sha256_is_refused(header: str) -> None:

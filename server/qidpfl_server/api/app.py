@@ -1,0 +1,72 @@
+"""`create_app`: the parts joined into one application. Importing this module creates nothing."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+from fastapi import FastAPI
+
+from ..clock import Clock
+from ..clockwork import Clockwork
+from ..secret_files import Secrets
+from ..settings import Settings
+from ..store.store import Store
+from . import admin, operations, participants, problems, reading
+from .announcements import Announcements
+from .context import Context
+from .limits import RequestLimits
+from .metrics import Metrics
+
+_DESCRIPTION = """A coordinator buys privacy from clients to train one model.
+
+Enrol, store a profile, wait for an announcement, declare a budget, upload the noised update, read the ledger. Every
+error is problem+json with a stable `code`; see docs/protocol.md for the whole story."""
+
+
+def create_app(
+    *,
+    settings: Settings,
+    store: Store,
+    clock: Clock,
+    secrets: Secrets,
+    clockwork: Clockwork,
+    announcements: Announcements,
+) -> FastAPI:
+    """The application over a store that is already open."""
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        announcements.listen()
+        announcements.on_change(clockwork.poke)
+        async with anyio.create_task_group() as group:
+            group.start_soon(announcements.run)
+            group.start_soon(clockwork.run)
+            yield
+            announcements.close()
+            group.cancel_scope.cancel()
+
+    docs = settings.docs_are_open
+    app = FastAPI(
+        title="QI-DPFL coordinator",
+        version="1",
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        openapi_url="/openapi.json" if docs else None,
+        docs_url="/docs" if docs else None,
+        redoc_url=None,
+    )
+    app.state.context = Context(
+        settings=settings,
+        store=store,
+        clock=clock,
+        secrets=secrets,
+        announcements=announcements,
+        clockwork=clockwork,
+        metrics=metrics,
+    )
+    problems.install(app)
+    for router in (admin.router, participants.router, reading.router, operations.router):
+        app.include_router(router)
+    app.add_middleware(RequestLimits, metrics=metrics, max_requests=settings.max_requests)
+    return app

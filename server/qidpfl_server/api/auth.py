@@ -1,0 +1,107 @@
+"""Who is calling: admin, viewer, a client of one task, or somebody with an enrolment code.
+
+Unknown, wrong and revoked credentials get one and the same answer. What a known caller may not do is 403.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from fastapi import Depends, Path, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from qidpfl_shared.protocol.errors import ErrorCode
+
+from ..domain import Client
+from ..errors import Refused
+from ..identifiers import hash_secret, same_secret
+from .context import Context, Ctx
+
+_bearer = HTTPBearer(auto_error=False, description="an admin, viewer or client token, or an enrolment code")
+Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+TaskId = Annotated[str, Path(max_length=64, pattern=r"^[0-9a-f]{1,64}$", description="the id of a task")]
+
+
+class Role(StrEnum):
+    """The roles, each with its own credentials."""
+
+    ADMIN = "admin"
+    VIEWER = "viewer"
+    CLIENT = "client"
+    CODE = "code"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody whose credentials are good."""
+
+    role: Role
+    client: Client | None = None
+    task_id: str | None = None
+
+
+async def identify(context: Ctx, credentials: Bearer) -> Caller:
+    """The caller of a request, or 401."""
+    if credentials is None:
+        raise Refused(ErrorCode.UNAUTHENTICATED)
+    token = credentials.credentials
+    if same_secret(token, context.secrets.admin):
+        return Caller(Role.ADMIN)
+    if same_secret(token, context.secrets.viewer):
+        return Caller(Role.VIEWER)
+    found = await _look_up(context, hash_secret(token))
+    if found is None:
+        raise Refused(ErrorCode.UNAUTHENTICATED)
+    return found
+
+
+async def _look_up(context: Context, token_hash: str) -> Caller | None:
+    client = await context.read(lambda tx: tx.clients.by_token(token_hash))
+    if client is not None:
+        return Caller(Role.CLIENT, client, client.task_id)
+    task_id = await context.read(lambda tx: tx.tasks.task_of_code(token_hash))
+    return None if task_id is None else Caller(Role.CODE, None, task_id)
+
+
+Identified = Annotated[Caller, Depends(identify)]
+
+
+async def admin(caller: Identified) -> Caller:
+    if caller.role is not Role.ADMIN:
+        raise Refused(ErrorCode.FORBIDDEN)
+    return caller
+
+
+async def operator(caller: Identified) -> Caller:
+    """Admin or viewer."""
+    if caller.role not in (Role.ADMIN, Role.VIEWER):
+        raise Refused(ErrorCode.FORBIDDEN)
+    return caller
+
+
+async def reader(task_id: TaskId, caller: Identified) -> Caller:
+    """Admin, viewer, or a client of this task."""
+    if caller.role is Role.CODE or (caller.role is Role.CLIENT and caller.task_id != task_id):
+        raise Refused(ErrorCode.FORBIDDEN)
+    return caller
+
+
+async def anybody_of_task(task_id: TaskId, caller: Identified) -> Caller:
+    """Admin, viewer, a client of this task, or a holder of its enrolment code."""
+    if caller.task_id is not None and caller.task_id != task_id:
+        raise Refused(ErrorCode.FORBIDDEN)
+    return caller
+
+
+async def participant(task_id: TaskId, caller: Identified) -> Client:
+    """A client of this task."""
+    if caller.client is None or caller.task_id != task_id:
+        raise Refused(ErrorCode.FORBIDDEN)
+    return caller.client
+
+
+Admin = Annotated[Caller, Depends(admin)]
+Operator = Annotated[Caller, Depends(operator)]
+Reader = Annotated[Caller, Depends(reader)]
+AnybodyOfTask = Annotated[Caller, Depends(anybody_of_task)]
+Participant = Annotated[Client, Depends(participant)]

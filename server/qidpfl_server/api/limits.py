@@ -1,0 +1,76 @@
+"""How many requests at once, and how large their bodies: long polls wait without counting."""
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from qidpfl_shared.protocol.errors import ErrorCode
+
+from .metrics import Metrics
+from .problems import problem_response
+
+# The largest JSON body: a profile with 100,000 labels.
+JSON_LIMIT = 2 << 20
+
+
+class RequestLimits:
+    """Pure ASGI, so that bodies and streams pass through untouched."""
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, max_requests: int) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._max_requests = max_requests
+        self._running = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"]
+        waits = path.endswith(("/rounds/current", "/events"))
+        if not waits and self._running >= self._max_requests:
+            await problem_response(ErrorCode.TOO_MANY_REQUESTS, retry_after_s=1)(scope, receive, send)
+            return
+        gauge = self._metrics.waiting if waits else self._metrics.in_flight
+        self._running += not waits
+        gauge.inc()
+        try:
+            await self._limited(scope, receive, send, upload=path.endswith("/update"))
+        finally:
+            self._running -= not waits
+            gauge.dec()
+
+    async def _limited(self, scope: Scope, receive: Receive, send: Send, *, upload: bool) -> None:
+        headers = dict(scope["headers"])
+        if not upload:
+            if headers.get(b"content-encoding", b"identity") != b"identity":
+                await problem_response(ErrorCode.UNSUPPORTED_MEDIA_TYPE)(scope, receive, send)
+                return
+            length = headers.get(b"content-length", b"0")
+            if length.isdigit() and int(length) > JSON_LIMIT:
+                await problem_response(ErrorCode.BODY_TOO_LARGE)(scope, receive, send)
+                return
+            receive = _bounded(receive)
+        await self._app(scope, receive, self._counted(scope, send))
+
+    def _counted(self, scope: Scope, send: Send) -> Send:
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._metrics.requests.labels(scope["method"], message["status"]).inc()
+            await send(message)
+
+        return counted
+
+
+def _bounded(receive: Receive) -> Receive:
+    """The same body, refused once it has grown too large; a length need not be announced."""
+    received = 0
+
+    async def bounded() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > JSON_LIMIT:
+            raise HTTPException(413)
+        return message
+
+    return bounded

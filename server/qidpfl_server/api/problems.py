@@ -1,0 +1,117 @@
+"""Every error as problem+json with a stable code. No input is ever echoed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from qidpfl_shared.core.arguments import ImpossibleArgument
+from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode, FieldProblem, Problem, one_line
+from qidpfl_shared.protocol.wire import WireError
+
+from ..errors import CoordinatorError
+
+_log = structlog.get_logger()
+_BY_STATUS = {
+    400: ErrorCode.MALFORMED_JSON,
+    404: ErrorCode.NOT_FOUND,
+    405: ErrorCode.METHOD_NOT_ALLOWED,
+    413: ErrorCode.BODY_TOO_LARGE,
+    415: ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+}
+
+
+def problem_response(
+    code: ErrorCode,
+    detail: str | None = None,
+    errors: tuple[FieldProblem, ...] = (),
+    retry_after_s: int | None = None,
+) -> JSONResponse:
+    """The answer for a code."""
+    headers = {}
+    if retry_after_s is not None:
+        headers["Retry-After"] = str(retry_after_s)
+    if code is ErrorCode.UNAUTHENTICATED:
+        headers["WWW-Authenticate"] = "Bearer"
+    body = Problem.of(code, detail, errors).model_dump(mode="json", exclude_none=True)
+    return JSONResponse(body, status_code=code.status, headers=headers, media_type=PROBLEM_MEDIA_TYPE)
+
+
+def invalid_response(errors: Sequence[Any]) -> JSONResponse:
+    """What pydantic found, as field problems; a rule of the spec brings its own code."""
+    fields = tuple(
+        FieldProblem(path=one_line("/" + "/".join(map(str, error["loc"]))), message=one_line(error["msg"]))
+        for error in errors[:50]
+    )
+    known = [code for error in errors if (code := ErrorCode.named(error["type"])) is not None]
+    if any(error["type"] == "json_invalid" for error in errors):
+        return problem_response(ErrorCode.MALFORMED_JSON)
+    return problem_response(known[0] if known else ErrorCode.INVALID_REQUEST, errors=fields)
+
+
+def install(app: FastAPI) -> None:
+    """Register the handlers."""
+
+    @app.exception_handler(CoordinatorError)
+    async def refused(request: Request, error: CoordinatorError) -> JSONResponse:
+        if error.code.status >= 500:
+            _log.warning("request_failed", path=request.url.path, code=error.code.value, reason=error.detail)
+        return problem_response(error.code, error.detail or None, retry_after_s=error.retry_after_s)
+
+    @app.exception_handler(WireError)
+    async def unreadable(request: Request, error: WireError) -> JSONResponse:
+        return problem_response(error.code, error.detail)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
+        return invalid_response(error.errors())
+
+    @app.exception_handler(ValidationError)
+    async def invalid_model(request: Request, error: ValidationError) -> JSONResponse:
+        return invalid_response(error.errors(include_input=False, include_url=False, include_context=False))
+
+    @app.exception_handler(ImpossibleArgument)
+    async def impossible(request: Request, error: ImpossibleArgument) -> JSONResponse:
+        return problem_response(ErrorCode.OUT_OF_BOUNDS, f"{error.name}: {error.requirement}")
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> JSONResponse:
+        code = _BY_STATUS.get(error.status_code, ErrorCode.INVALID_REQUEST)
+        return problem_response(code)
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> JSONResponse:
+        return problem_response(ErrorCode.REQUEST_TIMEOUT)
+
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        _log.error("internal_error", path=request.url.path, exc_info=error)
+        return problem_response(ErrorCode.INTERNAL_ERROR)
+
+
+def responses(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
+    """The error answers of an operation, for OpenAPI."""
+    common = (
+        ErrorCode.TOO_MANY_REQUESTS,
+        ErrorCode.STORE_BUSY,
+    )
+    found: dict[int | str, dict[str, Any]] = {}
+    for code in (*codes, *common):
+        known = found.setdefault(
+            code.status,
+            {
+                "model": Problem,
+                "description": "",
+                "content": {PROBLEM_MEDIA_TYPE: {"examples": {}}},
+            },
+        )
+        known["description"] = ", ".join(filter(None, [known["description"], f"`{code.value}`"]))
+        example = Problem.of(code).model_dump(mode="json", exclude_none=True)
+        known["content"][PROBLEM_MEDIA_TYPE]["examples"][code.value] = {"value": example}
+    return found

@@ -1,0 +1,129 @@
+"""Routes that read: the task, its models, rounds and live feed."""
+
+import json
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated, Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Header, Path, Response
+from fastapi.responses import StreamingResponse
+from safetensors.numpy import save
+
+from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.messages import Event, ModelInfo, RoundResult, TaskView
+from qidpfl_shared.protocol.wire import content_digest, decode, unflatten
+
+from ..domain import Model, Task
+from ..errors import Refused
+from ..lifecycle import locked
+from ..store.transaction import Transaction
+from ..views import model_info, round_result, task_view
+from .auth import AnybodyOfTask, Operator, Reader, TaskId
+from .context import Context, Ctx
+from .participants import RoundNumber
+from .problems import responses
+
+router = APIRouter(prefix="/v1/tasks/{task_id}", tags=["reading"])
+Version = Annotated[int, Path(ge=0, le=1_000_000, description="a version of the model; 0 is the start")]
+_READ = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST)
+_BINARY: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+}
+_KEEP_ALIVE_S = 15.0
+
+
+@router.get("", summary="Show a task", responses=responses(*_READ))
+async def show_task(context: Ctx, caller: AnybodyOfTask, task_id: TaskId) -> TaskView:
+    """The task with its whole spec: for its clients, holders of its enrolment code, admin and viewer."""
+    return await context.read(lambda tx: task_view(tx, locked(tx, task_id)))
+
+
+@router.get("/models", summary="List model versions", responses=responses(*_READ))
+async def list_models(context: Ctx, caller: Reader, task_id: TaskId) -> list[ModelInfo]:
+    """All versions, 0 first."""
+
+    return await context.read(lambda tx: [model_info(locked(tx, task_id), model) for model in tx.tasks.models(task_id)])
+
+
+@router.get(
+    "/models/{version}.safetensors",
+    summary="Export a model",
+    response_class=Response,
+    responses={**_BINARY, **responses(*_READ)},
+)
+async def export_model(context: Ctx, caller: Reader, task_id: TaskId, version: Version) -> Response:
+    """The named tensors of a version in the safetensors format."""
+    task, model = await _task_and_model(context, task_id, version)
+    data = await anyio.to_thread.run_sync(context.store.blobs.get, model.digest)
+    tensors = unflatten(vector=decode(data, dimension=task.spec.dimension), layout=task.spec.layout)
+    return Response(save(dict(tensors)), media_type="application/octet-stream")
+
+
+@router.get(
+    "/models/{version}",
+    summary="Get a model",
+    response_class=Response,
+    responses={**_BINARY, **responses(*_READ)},
+)
+async def get_model(context: Ctx, caller: Reader, task_id: TaskId, version: Version) -> Response:
+    """The flat float32 vector of a version, with its Content-Digest."""
+    _, model = await _task_and_model(context, task_id, version)
+    data = await anyio.to_thread.run_sync(context.store.blobs.get, model.digest)
+    headers = {"Content-Digest": content_digest(data), "ETag": f'"{model.digest}"'}
+    return Response(data, media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/rounds/{round_number}", summary="Result of a round", responses=responses(*_READ))
+async def get_round(context: Ctx, caller: Reader, task_id: TaskId, round_number: RoundNumber) -> RoundResult:
+    """The totals, and one's own part; for admin and viewer everybody's, once the round is closed."""
+    return await context.read(lambda tx: round_result(tx, locked(tx, task_id), round_number, viewer=caller.client))
+
+
+@router.get(
+    "/events",
+    summary="Live feed",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}, **responses(*_READ)},
+)
+async def get_events(
+    context: Ctx,
+    caller: Operator,
+    task_id: TaskId,
+    last_event_id: Annotated[int, Header(ge=0, le=2**53)] = 0,
+) -> StreamingResponse:
+    """Server-sent events of a task; resumes after `Last-Event-ID`."""
+    if await context.read(lambda tx: tx.tasks.get(task_id)) is None:
+        raise Refused(ErrorCode.NOT_FOUND, "there is no such task")
+    return StreamingResponse(_feed(context, task_id, last_event_id), media_type="text/event-stream")
+
+
+async def _feed(context: Context, task_id: str, last_event_id: int) -> AsyncIterator[str]:
+    seen = last_event_id
+    while not context.announcements.closing:
+        events = await context.read(partial(_events_after, task_id, seen))
+        for event in events:
+            yield _as_server_sent(event)
+            seen = event.id
+        board = await context.announcements.current(task_id)
+        if not events and board is not None and board.task.ended:
+            return
+        if not events:
+            yield ": still here\n\n"
+            await context.announcements.wait(task_id, _KEEP_ALIVE_S)
+
+
+def _events_after(task_id: str, event_id: int, tx: Transaction) -> list[Event]:
+    return tx.events.after(task_id, event_id)
+
+
+def _as_server_sent(event: Event) -> str:
+    return f"id: {event.id}\nevent: {event.kind}\ndata: {json.dumps(event.model_dump(mode='json'))}\n\n"
+
+
+async def _task_and_model(context: Context, task_id: str, version: int) -> tuple[Task, Model]:
+    task = await context.read(lambda tx: locked(tx, task_id))
+    model = await context.read(lambda tx: tx.tasks.model(task_id, version))
+    if model is None:
+        raise Refused(ErrorCode.NOT_FOUND, f"there is no model version {version}")
+    return task, model

@@ -1,0 +1,35 @@
+"""Time as whole microseconds since 1970, in UTC. The clock is passed in, so that a test can turn it."""
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+Micros = int
+SECOND = 1_000_000
+
+
+class Clock(Protocol):
+    def now(self) -> Micros:
+        """The time."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> Micros:
+        return time.time_ns() // 1000
+
+
+def seconds(duration_s: float) -> Micros:
+    """A duration in microseconds."""
+    return round(duration_s * SECOND)
+
+
+def as_datetime(moment: Micros) -> datetime:
+    """A moment as messages carry it."""
+    return datetime.fromtimestamp(moment / SECOND, UTC)
+
+
+def seconds_left(until: Micros, now: Micros) -> float:
+    """How long until a deadline, at least 0."""
+    return max(0, until - now) / SECOND

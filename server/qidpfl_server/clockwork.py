@@ -1,0 +1,118 @@
+"""What happens by itself: selection, settlement and deadlines, driven by the clock and by changes in the store.
+
+Every step asks the store whether it is due and does nothing if another process was faster, so that any number of
+coordinators may run it on one store.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from qidpfl_shared.protocol.messages import RoundState, TaskState
+
+from .clock import SECOND, Clock, Micros
+from .domain import Task
+from .enrolment import select_clients, selection_is_due, selection_time
+from .errors import CoordinatorError
+from .evaluation import Evaluator
+from .lifecycle import locked
+from .rounds import is_complete
+from .settlement import settle_if_due
+from .store.store import Store
+from .store.transaction import Transaction
+
+_log = structlog.get_logger()
+_LONGEST_SLEEP_S = 5.0
+_SWEEP_EVERY_S = 600.0
+
+
+class Clockwork:
+    """Runs what is due, task by task, in threads."""
+
+    def __init__(self, store: Store, clock: Clock, evaluator_for: Callable[[Task], Evaluator | None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._evaluator_for = evaluator_for
+        self._evaluators: dict[str, Evaluator | None] = {}
+        self._wake = asyncio.Event()
+        self._busy: set[str] = set()
+        self._threads = anyio.CapacityLimiter(2)
+        self.idle_tasks_ended = asyncio.Event()
+
+    def poke(self, task_ids: set[str]) -> None:
+        """Something has changed: look again now."""
+        self._wake.set()
+
+    def evaluator(self, task: Task) -> Evaluator | None:
+        """The evaluator of a task, made once."""
+        if task.task_id not in self._evaluators:
+            self._evaluators[task.task_id] = self._evaluator_for(task)
+        return self._evaluators[task.task_id]
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with anyio.create_task_group() as group:
+            while True:
+                self._wake.clear()
+                try:
+                    tasks = await anyio.to_thread.run_sync(self._store.read, _schedule(self._clock.now()))
+                except CoordinatorError as error:
+                    _log.warning("store_unavailable", reason=str(error))
+                    tasks = []
+                now = self._clock.now()
+                for task, due in tasks:
+                    if due <= now and task.task_id not in self._busy:
+                        self._busy.add(task.task_id)
+                        group.start_soon(self._advance, task)
+                waiting = [due for task, due in tasks if due > now]
+                pause = min([(due - now) / SECOND for due in waiting] + [_LONGEST_SLEEP_S])
+                with anyio.move_on_after(max(pause, 0.01)):
+                    await self._wake.wait()
+
+    async def _advance(self, task: Task) -> None:
+        try:
+            await anyio.to_thread.run_sync(self._advance_blocking, task, limiter=self._threads)
+        except CoordinatorError as error:
+            _log.warning("step_failed", task=task.task_id, reason=str(error))
+            await anyio.sleep(0.5)
+        finally:
+            self._busy.discard(task.task_id)
+            self._wake.set()
+
+    def _advance_blocking(self, task: Task) -> None:
+        now = self._clock.now()
+        if task.state is TaskState.ENROLLING:
+            self._store.write(lambda tx: _select_if_due(tx, task.task_id, now))
+        elif settle_if_due(self._store, task.task_id, self.evaluator(task), now):
+            _log.info("round_closed", task=task.task_id)
+
+
+def _select_if_due(tx: Transaction, task_id: str, now: Micros) -> None:
+    task = locked(tx, task_id)
+    if task.state is TaskState.ENROLLING and selection_is_due(tx, task, now):
+        select_clients(tx, task, now)
+
+
+def _schedule(now: Micros) -> Callable[[Transaction], list[tuple[Task, Micros]]]:
+    """When each living task needs attention next."""
+
+    def schedule(tx: Transaction) -> list[tuple[Task, Micros]]:
+        return [(task, due) for task in tx.tasks.live() if (due := _due(tx, task, now)) is not None]
+
+    return schedule
+
+
+def _due(tx: Transaction, task: Task, now: Micros) -> Micros | None:
+    if task.state is TaskState.ENROLLING:
+        if selection_is_due(tx, task, now):
+            return now
+        return max(selection_time(task), now + SECOND)
+    held = tx.rounds.latest(task.task_id)
+    if held is None or held.state is not RoundState.OPEN:
+        return None
+    if is_complete(tx, held, now):
+        return now
+    return held.declare_by + 1 if now <= held.declare_by else held.deliver_by + 1

@@ -1,0 +1,160 @@
+"""What the coordinator knows: tasks, clients, rounds, budgets, updates, payments. Frozen values; `store` keeps them."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from qidpfl_shared.core.noise_audit import NoiseVerdict
+from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.protocol.messages import RoundState, TaskState
+from qidpfl_shared.protocol.tasks import TaskSpec
+
+from .clock import Micros
+
+
+class ClientState(StrEnum):
+    """The life of a client within a task."""
+
+    ENROLLED = "enrolled"
+    PROFILED = "profiled"
+    SELECTED = "selected"
+    REFUSED = "refused"
+    LEFT = "left"
+
+
+class BudgetState(StrEnum):
+    """A client's answer to an announcement."""
+
+    DECLARED = "declared"
+    DECLINED = "declined"
+    JOINED = "joined"
+
+
+class EndReason(StrEnum):
+    """Why a task ended."""
+
+    HORIZON_REACHED = "horizon_reached"
+    TARGET_REACHED = "target_reached"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    TOO_FEW_CLIENTS = "too_few_clients"
+    NO_REWARD = "no_reward"
+    TOO_FEW_UPDATES = "too_few_updates"
+    MODEL_DIVERGED = "model_diverged"
+    STATE_DAMAGED = "state_damaged"
+    STOPPED = "stopped"
+
+
+ENDED = frozenset({TaskState.FINISHED, TaskState.FAILED, TaskState.STOPPED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A federated job; its spec never changes."""
+
+    task_id: str
+    name: str
+    preset: str | None
+    spec: TaskSpec
+    spec_digest: str
+    state: TaskState
+    reason: str | None
+    opened_at: Micros
+    last_enrolment_at: Micros
+    ended_at: Micros | None
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """A data owner within one task."""
+
+    client_id: str
+    task_id: str
+    ordinal: int
+    state: ClientState
+    label_counts: tuple[int, ...] | None = None
+    size: int | None = None
+    privacy_value: float | None = None
+    histogram_rho: float | None = None
+    rho_cap: float | None = None
+    lifetime_rho: float | None = None
+    label_distance: float | None = None
+    filled_up: bool = False
+    misses: int = 0
+    set_aside: bool = False
+    coming_back: bool = False
+
+    @property
+    def has_profile(self) -> bool:
+        return self.size is not None
+
+    @property
+    def rho_limit(self) -> float:
+        """The declared cap of one round; infinite where none was declared."""
+        return math.inf if self.rho_cap is None else self.rho_cap
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """A round in its current attempt."""
+
+    task_id: str
+    round_number: int
+    attempt: int
+    state: RoundState
+    reward_micro: int
+    total: float
+    min_updates: int
+    base_version: int
+    declare_by: Micros
+    deliver_by: Micros
+    kept_micro: int | None = None
+    declared_total: float | None = None
+    accuracy: float | None = None
+    loss: float | None = None
+    settled_at: Micros | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invitation:
+    """How a client stands in a round, and the budget the plan expects of it."""
+
+    client_id: str
+    standing: Standing
+    expected_rho: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """A client's answer to an announcement; `rho` stays after a declaration was taken back."""
+
+    client_id: str
+    state: BudgetState
+    rho: float
+    reason: str | None
+    recorded_at: Micros
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """An upload that was acknowledged; verdict and acceptance follow at settlement."""
+
+    client_id: str
+    digest: str
+    byte_length: int
+    squared_norm: float
+    received_at: Micros
+    verdict: NoiseVerdict | None = None
+    accepted: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A version of the global model: digests of its parameters and of the server's momentum."""
+
+    version: int
+    digest: str
+    momentum_digest: str | None

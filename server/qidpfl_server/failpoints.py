@@ -1,0 +1,40 @@
+"""Named places where a test may end the process, as a power cut would.
+
+`QIDPFL_FAILPOINT=settle.before_commit:3` kills this process at the third time it gets to that place.
+"""
+
+import os
+import signal
+from collections import Counter
+
+NAMES = (
+    "enrol.before_commit",
+    "enrol.after_commit",
+    "profile.before_commit",
+    "profile.after_commit",
+    "declare.before_commit",
+    "declare.after_commit",
+    "upload.before_body",
+    "upload.mid_body",
+    "upload.blob_staged",
+    "upload.before_commit",
+    "upload.after_commit",
+    "settle.aggregate_computed",
+    "settle.model_written",
+    "settle.before_commit",
+    "settle.after_commit",
+)
+
+_hits: Counter[str] = Counter()
+
+
+def failpoint(name: str) -> None:
+    """Die here if the environment says so."""
+    wanted = os.environ.get("QIDPFL_FAILPOINT")
+    if wanted is None:
+        return
+    target, _, count = wanted.partition(":")
+    if name == target:
+        _hits[name] += 1
+        if _hits[name] == int(count or 1):
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,68 @@
+"""uvicorn's HTTP protocol with deadlines and a header limit: by itself it waits for ever and reads any header."""
+
+from asyncio import TimerHandle
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_HEADER_LIMIT = 64 * 1024
+
+
+class DeadlineProtocol(HttpToolsProtocol):
+    """Closes a connection whose headers or body do not arrive in time, also later requests on a kept connection."""
+
+    header_timeout_s = 10.0
+    body_timeout_s = 120.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._deadline: TimerHandle | None = None
+        self._header_bytes = 0
+        self._in_headers = True
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect(self.header_timeout_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect(None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_headers:
+            self._header_bytes += len(data)
+            if self._deadline is None:
+                self._expect(self.header_timeout_s)
+        super().data_received(data)
+        if self._in_headers and self._header_bytes > _HEADER_LIMIT and not self.transport.is_closing():
+            self.send_400_response("Request header fields too large.")
+
+    def on_headers_complete(self) -> None:
+        self._in_headers = False
+        self._expect(self.body_timeout_s)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_headers, self._header_bytes = True, 0
+        self._expect(None)
+        super().on_message_complete()
+
+    def _expect(self, timeout_s: float | None) -> None:
+        """Start the next deadline, or none."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if timeout_s is None else self.loop.call_later(timeout_s, self._too_late)
+
+    def _too_late(self) -> None:
+        self._deadline = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+def protocol_with(*, header_timeout_s: float, body_timeout_s: float) -> type[DeadlineProtocol]:
+    """The protocol with these deadlines, as uvicorn wants it: a class."""
+    return type(
+        "ConfiguredDeadlineProtocol",
+        (DeadlineProtocol,),
+        {"header_timeout_s": header_timeout_s, "body_timeout_s": body_timeout_s},
+    )

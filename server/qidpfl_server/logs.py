@@ -1,0 +1,45 @@
+"""Logging: one line per event, JSON in a pipe and readable on a terminal; never a token, a weight or a label count."""
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+_SECRET = ("token", "secret", "authorization", "code_text", "key")
+
+
+def configure(log_format: str) -> None:
+    """Set up structlog, and send the standard library's loggers through it."""
+    pretty = log_format == "pretty" or (log_format == "auto" and sys.stderr.isatty())
+    renderer: Any = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _redact,
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        cache_logger_on_first_use=True,
+    )
+    handler = _ToStructlog()
+    for name in ("uvicorn", "uvicorn.error", "alembic"):
+        logger = logging.getLogger(name)
+        logger.handlers = [handler]
+        logger.propagate = False
+        logger.setLevel(logging.WARNING)
+
+
+def _redact(logger: Any, method: str, event: Any) -> Any:
+    for name in event:
+        if any(word in name.lower() for word in _SECRET):
+            event[name] = "[redacted]"
+    return event
+
+
+class _ToStructlog(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger().log(record.levelno, "library", logger=record.name, said=record.getMessage())

@@ -1,0 +1,142 @@
+"""A running coordinator: opens the store, joins the parts, serves until it is told to stop."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import structlog
+import uvicorn
+
+from qidpfl_shared.protocol.tasks import TaskSpec
+
+from .api.announcements import Announcements
+from .api.app import create_app
+from .clock import SystemClock
+from .clockwork import Clockwork
+from .domain import Task
+from .evaluation import Evaluator, evaluator_for
+from .http_protocol import protocol_with
+from .secret_files import Secrets, load_secrets
+from .settings import Settings
+from .store.blobs import Blobs
+from .store.database import exclusive, migrate, open_engine
+from .store.store import Store
+from .tasks import CreatedTask, create_task, save_initial_model
+
+_log = structlog.get_logger()
+
+
+@contextlib.contextmanager
+def opened_store(settings: Settings) -> Iterator[Store]:
+    """The store of these settings, at the version this program knows."""
+    engine = open_engine(settings.database_url)
+    migrate(engine)
+    store = Store(engine, Blobs(settings.blob_folder))
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def ensure_task(store: Store, *, name: str, preset_name: str, spec: TaskSpec) -> CreatedTask | None:
+    """Make sure that a task of this name exists; None when it already does."""
+    if store.read(lambda tx: tx.tasks.by_name(name)) is not None:
+        return None
+    model = save_initial_model(store.blobs, spec)
+    now = SystemClock().now()
+    return store.write(
+        lambda tx: create_task(
+            tx, name=name, preset_name=preset_name, spec=spec, model=model, single_use_codes=0, now=now
+        )
+    )
+
+
+def serve(settings: Settings, store: Store, *, exit_when_finished: bool = False) -> None:
+    """Serve until SIGTERM or SIGINT, or until all tasks have ended."""
+    secrets = load_secrets(settings.state_dir)
+    _show_secrets(secrets)
+    with exclusive(store.engine):
+        asyncio.run(_serve(settings, store, secrets, exit_when_finished=exit_when_finished))
+
+
+async def _serve(settings: Settings, store: Store, secrets: Secrets, *, exit_when_finished: bool) -> None:
+    clock = SystemClock()
+    announcements = Announcements(store)
+    clockwork = Clockwork(store, clock, _evaluator)
+    app = create_app(
+        settings=settings,
+        store=store,
+        clock=clock,
+        secrets=secrets,
+        clockwork=clockwork,
+        announcements=announcements,
+    )
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=protocol_with(header_timeout_s=settings.header_timeout_s, body_timeout_s=settings.body_timeout_s),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=settings.forwarded_allow_ips is not None,
+        forwarded_allow_ips=settings.forwarded_allow_ips,
+        timeout_graceful_shutdown=settings.shutdown_timeout_s,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    server = _Server(config, announcements)
+    watcher = asyncio.create_task(_stop_when_finished(server, store)) if exit_when_finished else None
+    await server.serve()
+    if watcher is not None:
+        watcher.cancel()
+
+
+class _Server(uvicorn.Server):
+    """Says where it listens, and lets waiting clients go before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, announcements: Announcements) -> None:
+        super().__init__(config)
+        self._announcements = announcements
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            scheme = "https" if self.config.ssl_certfile else "http"
+            _log.info("listening", url=f"{scheme}://{self.config.host}:{port}")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._announcements.close()
+        super().handle_exit(sig, frame)
+
+    def stop(self) -> None:
+        self.handle_exit(signal.SIGTERM, None)
+
+
+async def _stop_when_finished(server: _Server, store: Store) -> None:
+    """Leave some seconds after the last task has ended, so that clients can read its end and their ledgers."""
+    while True:
+        await asyncio.sleep(1)
+        tasks = await asyncio.to_thread(store.read, lambda tx: tx.tasks.all())
+        if tasks and all(task.ended for task in tasks):
+            await asyncio.sleep(5)
+            server.stop()
+            return
+
+
+def _evaluator(task: Task) -> Evaluator | None:
+    return evaluator_for(task.spec)
+
+
+def _show_secrets(secrets: Secrets) -> None:
+    """New tokens are printed to a terminal only; elsewhere just where they are."""
+    for path in secrets.created:
+        value = Path(path).read_text().strip() if sys.stderr.isatty() else "written"
+        print(f"{path.stem} token: {value} ({path})", file=sys.stderr)

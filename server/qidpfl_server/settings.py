@@ -1,0 +1,43 @@
+"""Settings of the coordinator: read once, from the environment (`QIDPFL_…`) and the command line."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Everything an operator can set, with its default."""
+
+    model_config = SettingsConfigDict(env_prefix="QIDPFL_", frozen=True, extra="ignore")
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    state_dir: Path = Field(default=Path("qidpfl-state"), description="database, blobs and secrets, unless set apart")
+    store_url: str | None = Field(default=None, description="sqlite:///file or postgresql://…; default: in state_dir")
+    blob_dir: Path | None = Field(default=None, description="folder of models and updates; default: in state_dir")
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    forwarded_allow_ips: str | None = Field(default=None, description="proxies whose X-Forwarded headers are trusted")
+    open_docs: bool | None = Field(default=None, description="OpenAPI and metrics without token; default: on loopback")
+    log_format: Literal["auto", "json", "pretty"] = "auto"
+    header_timeout_s: float = Field(default=10.0, gt=0)
+    body_timeout_s: float = Field(default=120.0, gt=0)
+    shutdown_timeout_s: int = Field(default=10, gt=0)
+    max_requests: int = Field(default=512, gt=0, description="requests at once, long polls not counted")
+    max_uploads: int = Field(default=32, gt=0, description="upload bodies read at once; the others wait")
+
+    @property
+    def database_url(self) -> str:
+        return self.store_url or f"sqlite:///{self.state_dir / 'coordinator.db'}"
+
+    @property
+    def blob_folder(self) -> Path:
+        return self.blob_dir or self.state_dir / "blobs"
+
+    @property
+    def docs_are_open(self) -> bool:
+        if self.open_docs is not None:
+            return self.open_docs
+        return self.host in ("127.0.0.1", "localhost", "::1")

@@ -1,0 +1,308 @@
+"""How a round ends: audit, average, evaluate, pay; or void and try again.
+
+The heavy part (reading updates, averaging, evaluating) happens outside any transaction on a snapshot of the round; one
+closing transaction then checks that nothing has changed, and writes everything at once. Several processes may do the
+heavy part at the same time: only one of them closes the round.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qidpfl_shared.core.aggregation import ModelDiverged, Parameters, server_step, weighted_mean
+from qidpfl_shared.core.money import split_reward
+from qidpfl_shared.core.noise_audit import NoiseAudit, NoiseVerdict, alpha_per_upload
+from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.core.reward import Weighting, aggregation_weights
+from qidpfl_shared.protocol.messages import RoundState, TaskState
+from qidpfl_shared.protocol.tasks import AuditMode
+from qidpfl_shared.protocol.wire import decode
+
+from .clock import Micros, seconds
+from .domain import Budget, BudgetState, Client, EndReason, Invitation, Model, Round, Task, Update
+from .errors import DamagedState
+from .evaluation import Evaluation, Evaluator
+from .failpoints import failpoint
+from .lifecycle import active_clients, end_task, locked
+from .models import load_model, save_model
+from .rounds import is_complete, open_round
+from .store.blobs import Blobs
+from .store.store import Store
+from .store.transaction import Transaction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A round that is ready to settle, as it was read."""
+
+    task: Task
+    held: Round
+    base: Model
+    clients: dict[str, Client]
+    invitations: dict[str, Invitation]
+    budgets: dict[str, Budget]
+    updates: dict[str, Update]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What the audit says of every update, and which of them count."""
+
+    verdicts: dict[str, NoiseVerdict | None]
+    accepted: tuple[str, ...]
+
+
+def settle_if_due(
+    store: Store, task_id: str, evaluator: Evaluator | None, clock_now: Micros, *, stop: bool = False
+) -> bool:
+    """Settle, void or end the current round of a task if it is time (or the admin says stop). Blocks."""
+    snapshot = store.read(lambda tx: _snapshot(tx, task_id, clock_now, stop=stop))
+    if snapshot is None:
+        return False
+    judgement = _judge(snapshot)
+    if len(judgement.accepted) < snapshot.held.min_updates:
+        return store.write(lambda tx: _void(tx, snapshot, clock_now, stop=stop))
+    try:
+        model = _next_model(store.blobs, snapshot, judgement)
+        evaluation = _evaluate(store.blobs, snapshot, model, evaluator)
+    except (DamagedState, ModelDiverged) as error:
+        reason = EndReason.STATE_DAMAGED if isinstance(error, DamagedState) else EndReason.MODEL_DIVERGED
+        detail = str(error)
+        return store.write(lambda tx: _fail(tx, snapshot, reason, detail, clock_now))
+    failpoint("settle.model_written")
+    closed = store.write(lambda tx: _close(tx, snapshot, judgement, model, evaluation, clock_now, stop=stop))
+    failpoint("settle.after_commit")
+    return closed
+
+
+def stop_task(store: Store, task_id: str, evaluator: Evaluator | None, clock_now: Micros) -> None:
+    """Stop a task: its open round is settled if enough updates are there, else voided. Blocks."""
+    store.write(lambda tx: _stop_while_enrolling(tx, task_id, clock_now))
+    settle_if_due(store, task_id, evaluator, clock_now, stop=True)
+
+
+def _stop_while_enrolling(tx: Transaction, task_id: str, now: Micros) -> None:
+    task = locked(tx, task_id)
+    if task.state is TaskState.ENROLLING:
+        end_task(tx, task, TaskState.STOPPED, EndReason.STOPPED, now)
+
+
+def _snapshot(tx: Transaction, task_id: str, now: Micros, *, stop: bool) -> Snapshot | None:
+    task = tx.tasks.get(task_id)
+    held = tx.rounds.latest(task_id)
+    if task is None or task.ended or held is None or held.state is not RoundState.OPEN:
+        return None
+    if not stop and not is_complete(tx, held, now):
+        return None
+    base = tx.tasks.model(task_id, held.base_version)
+    if base is None:
+        raise DamagedState(f"model version {held.base_version} of task {task_id} is missing from table models")
+    return Snapshot(
+        task=task,
+        held=held,
+        base=base,
+        clients={client.client_id: client for client in tx.clients.of_task(task_id)},
+        invitations=tx.rounds.invitations(task_id, held.round_number),
+        budgets=tx.rounds.budgets(task_id, held.round_number),
+        updates=tx.rounds.updates(task_id, held.round_number),
+    )
+
+
+def _judge(snapshot: Snapshot) -> Judgement:
+    """The noise audit of every update; only rejection keeps one out of the average."""
+    spec = snapshot.task.spec
+    mode = spec.privacy.audit if spec.privacy.noise else AuditMode.OFF
+    verdicts: dict[str, NoiseVerdict | None] = {}
+    accepted = []
+    alpha = alpha_per_upload(
+        alpha=spec.privacy.audit_alpha, clients=max(1, len(snapshot.clients)), rounds=spec.game.horizon
+    )
+    for client_id in sorted(snapshot.updates, key=lambda known: snapshot.clients[known].ordinal):
+        verdict = None
+        if mode is not AuditMode.OFF:
+            audit = NoiseAudit.of_upload(
+                mechanism=spec.privacy.mechanism.build(),
+                rho=snapshot.budgets[client_id].rho,
+                size=snapshot.clients[client_id].size or 1,
+                dimension=spec.dimension,
+                alpha=alpha,
+            )
+            verdict = audit.verdict(squared_norm=snapshot.updates[client_id].squared_norm)
+        verdicts[client_id] = verdict
+        accused = verdict in (NoiseVerdict.TOO_LITTLE_NOISE, NoiseVerdict.TOO_MUCH_NOISE)
+        if not (mode is AuditMode.REJECT and accused):
+            accepted.append(client_id)
+    return Judgement(verdicts=verdicts, accepted=tuple(accepted))
+
+
+def _next_model(blobs: Blobs, snapshot: Snapshot, judgement: Judgement) -> Model:
+    """The next version: the accepted updates, in the order of ordinals, streamed through one running sum."""
+    spec = snapshot.task.spec
+    weights = update_weights(snapshot.task, [snapshot.clients[known] for known in judgement.accepted], snapshot.budgets)
+
+    def stream() -> Iterator[tuple[float, Parameters]]:
+        for client_id, weight in zip(judgement.accepted, weights, strict=True):
+            yield weight, decode(blobs.get(snapshot.updates[client_id].digest), dimension=spec.dimension)
+
+    mean = weighted_mean(updates=stream(), dimension=spec.dimension)
+    state = server_step(
+        state=load_model(blobs, snapshot.base, spec.dimension),
+        mean_update=mean,
+        learning_rate=spec.aggregation.learning_rate,
+        momentum=spec.aggregation.momentum,
+    )
+    failpoint("settle.aggregate_computed")
+    return save_model(blobs, snapshot.held.round_number, state)
+
+
+def update_weights(task: Task, clients: list[Client], budgets: dict[str, Budget]) -> list[float]:
+    """How much each update counts. Without budgets inverse variance means size."""
+    spec = task.spec
+    mechanism = spec.privacy.mechanism.build()
+    sizes = [client.size or 1 for client in clients]
+    weighting = spec.aggregation.weighting
+    if not spec.privacy.noise and weighting is Weighting.INVERSE_VARIANCE:
+        weighting = Weighting.SIZE
+    rhos = [budgets[client.client_id].rho if spec.privacy.noise else 1.0 for client in clients]
+    weights = aggregation_weights(
+        weighting=weighting,
+        budgets=rhos,
+        sizes=sizes,
+        noise_scales=[mechanism.noise_scale(size=size) for size in sizes],
+    )
+    return [float(weight) for weight in weights]
+
+
+def _evaluate(blobs: Blobs, snapshot: Snapshot, model: Model, evaluator: Evaluator | None) -> Evaluation | None:
+    if evaluator is None:
+        return None
+    spec = snapshot.task.spec
+    return evaluator.evaluate(spec, decode(blobs.get(model.digest), dimension=spec.dimension))
+
+
+def _close(
+    tx: Transaction,
+    snapshot: Snapshot,
+    judgement: Judgement,
+    model: Model,
+    evaluation: Evaluation | None,
+    now: Micros,
+    *,
+    stop: bool,
+) -> bool:
+    """The one transaction that closes a round: payments, model, misses, and what comes next."""
+    task, held = _unchanged(tx, snapshot)
+    if held is None:
+        return False
+    payments, kept = _payments(snapshot, judgement)
+    declared = sum(budget.rho for budget in snapshot.budgets.values())
+    tx.rounds.change(
+        held,
+        state=RoundState.SETTLED,
+        kept_micro=kept,
+        declared_total=declared,
+        accuracy=evaluation.reported.accuracy if evaluation else None,
+        loss=evaluation.reported.loss if evaluation else None,
+        settled_at=now,
+    )
+    for client_id, verdict in judgement.verdicts.items():
+        tx.rounds.judge(held, client_id, verdict=verdict, accepted=client_id in judgement.accepted)
+    tx.rounds.pay(held, payments)
+    tx.tasks.add_model(task.task_id, model, now)
+    _count_misses(tx, snapshot)
+    detail = f"{len(judgement.accepted)} updates, {sum(payments.values())} micro paid, {kept} kept"
+    tx.events.add(task.task_id, "round.settled", at=now, round_number=held.round_number, detail=detail)
+    tx.touch(task.task_id)
+    _continue(tx, task, held, evaluation, now, stop=stop)
+    failpoint("settle.before_commit")
+    return True
+
+
+def _continue(
+    tx: Transaction, task: Task, held: Round, evaluation: Evaluation | None, now: Micros, *, stop: bool
+) -> None:
+    """The next round, or the end: stopped, target reached, or all rounds played."""
+    target = task.spec.target_accuracy
+    if stop:
+        end_task(tx, task, TaskState.STOPPED, EndReason.STOPPED, now)
+    elif target is not None and evaluation is not None and evaluation.deciding.accuracy >= target:
+        end_task(tx, task, TaskState.FINISHED, EndReason.TARGET_REACHED, now)
+    elif held.round_number >= task.spec.game.horizon:
+        end_task(tx, task, TaskState.FINISHED, EndReason.HORIZON_REACHED, now)
+    else:
+        open_round(tx, task, held.round_number + 1, now)
+
+
+def _payments(snapshot: Snapshot, judgement: Judgement) -> tuple[dict[str, int], int]:
+    """The exact split of the reward over all who declared, in the order of ordinals."""
+    declared = sorted(
+        (known for known, budget in snapshot.budgets.items() if budget.rho > 0),
+        key=lambda known: snapshot.clients[known].ordinal,
+    )
+    split = split_reward(
+        reward_micro=snapshot.held.reward_micro,
+        declared=[snapshot.budgets[known].rho for known in declared],
+        delivered=[known in judgement.accepted for known in declared],
+    )
+    paid = dict(zip(declared, split.payments, strict=True))
+    return {known: amount for known, amount in paid.items() if known in judgement.accepted}, split.kept
+
+
+def _void(tx: Transaction, snapshot: Snapshot, now: Micros, *, stop: bool) -> bool:
+    """Too few updates: the same round again with new deadlines; what was declared and delivered stands."""
+    task, held = _unchanged(tx, snapshot)
+    if held is None:
+        return False
+    _count_misses(tx, snapshot)
+    tx.events.add(task.task_id, "round.void", at=now, round_number=held.round_number, detail=f"attempt {held.attempt}")
+    tx.touch(task.task_id)
+    if stop or held.attempt >= task.spec.rounds.max_attempts:
+        tx.rounds.change(held, state=RoundState.VOID)
+        if stop:
+            end_task(tx, task, TaskState.STOPPED, EndReason.STOPPED, now)
+        else:
+            detail = f"round {held.round_number} after {held.attempt} attempts"
+            end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_UPDATES, now, detail)
+        return True
+    rules = task.spec.rounds
+    tx.rounds.change(
+        held,
+        attempt=held.attempt + 1,
+        declare_by=now + seconds(rules.declare_s),
+        deliver_by=now + seconds(rules.declare_s + rules.deliver_s),
+    )
+    return True
+
+
+def _fail(tx: Transaction, snapshot: Snapshot, reason: EndReason, detail: str, now: Micros) -> bool:
+    task, held = _unchanged(tx, snapshot)
+    if held is None:
+        return False
+    tx.rounds.change(held, state=RoundState.VOID)
+    end_task(tx, task, TaskState.FAILED, reason, now, detail)
+    return True
+
+
+def _unchanged(tx: Transaction, snapshot: Snapshot) -> tuple[Task, Round | None]:
+    """The task, held, and the round if it is still what the snapshot says."""
+    task = locked(tx, snapshot.task.task_id)
+    held = tx.rounds.get(task.task_id, snapshot.held.round_number)
+    same = (
+        not task.ended
+        and held == snapshot.held
+        and tx.rounds.update_count(task.task_id, snapshot.held.round_number) == len(snapshot.updates)
+    )
+    return task, held if same else None
+
+
+def _count_misses(tx: Transaction, snapshot: Snapshot) -> None:
+    """Rounds missed in a row: neither delivered nor declined in time. Too many, and a client is set aside."""
+    limit = snapshot.task.spec.rounds.set_aside_after
+    here = {client.client_id for client in active_clients(tx, snapshot.task.task_id)}
+    for client_id, invitation in snapshot.invitations.items():
+        if invitation.standing is not Standing.INVITED or client_id not in here:
+            continue
+        answer = snapshot.budgets.get(client_id)
+        answered = client_id in snapshot.updates or (answer is not None and answer.state is BudgetState.DECLINED)
+        misses = 0 if answered else snapshot.clients[client_id].misses + 1
+        if misses != snapshot.clients[client_id].misses:
+            tx.clients.change(client_id, misses=misses, set_aside=misses >= limit)

@@ -1,0 +1,8 @@
+"""Where everything durable lives: one SQL database and one folder of blobs.
+
+schema          the tables
+database        SQLite or PostgreSQL, opened the way that loses nothing
+transaction     what can be read and written inside one transaction
+store           one writer that lets waiting writes share a commit; readers beside it
+blobs           content-addressed files
+"""

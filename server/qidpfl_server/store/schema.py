@@ -1,0 +1,168 @@
+"""The tables. Times are microseconds since 1970; money is micro-units; secrets are hashes."""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# One row that counts commits: other processes see from it that there is something to look at.
+pulse = Table("pulse", metadata, Column("id", Integer, primary_key=True), Column("changes", BigInteger, nullable=False))
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("task_id", String(64), primary_key=True),
+    Column("name", String(200), nullable=False, unique=True),
+    Column("preset", String(200)),
+    Column("spec", Text, nullable=False),
+    Column("spec_digest", String(64), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", Text),
+    Column("opened_at", BigInteger, nullable=False),
+    Column("last_enrolment_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+)
+
+enrolment_codes = Table(
+    "enrolment_codes",
+    metadata,
+    Column("code_hash", String(64), primary_key=True),
+    Column("task_id", String(64), ForeignKey("tasks.task_id"), nullable=False, index=True),
+    Column("single_use", Boolean, nullable=False),
+    Column("used_by", String(64)),
+)
+
+clients = Table(
+    "clients",
+    metadata,
+    Column("client_id", String(64), primary_key=True),
+    Column("task_id", String(64), ForeignKey("tasks.task_id"), nullable=False),
+    Column("ordinal", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("key_hash", String(64), nullable=False),
+    Column("token_hash", String(64), unique=True),
+    Column("enrolled_at", BigInteger, nullable=False),
+    Column("label_counts", Text),
+    Column("size", BigInteger),
+    Column("privacy_value", Double),
+    Column("histogram_rho", Double),
+    Column("rho_cap", Double),
+    Column("lifetime_rho", Double),
+    Column("label_distance", Double),
+    Column("filled_up", Boolean, nullable=False, default=False),
+    Column("misses", Integer, nullable=False, default=0),
+    Column("set_aside", Boolean, nullable=False, default=False),
+    Column("coming_back", Boolean, nullable=False, default=False),
+    UniqueConstraint("task_id", "ordinal"),
+    UniqueConstraint("task_id", "key_hash"),
+    UniqueConstraint("task_id", "client_id"),
+)
+
+models = Table(
+    "models",
+    metadata,
+    Column("task_id", String(64), ForeignKey("tasks.task_id"), primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("momentum_digest", String(64)),
+    Column("published_at", BigInteger, nullable=False),
+)
+
+rounds = Table(
+    "rounds",
+    metadata,
+    Column("task_id", String(64), ForeignKey("tasks.task_id"), primary_key=True),
+    Column("round_number", Integer, primary_key=True),
+    Column("attempt", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reward_micro", BigInteger, nullable=False),
+    Column("total", Double, nullable=False),
+    Column("min_updates", Integer, nullable=False),
+    Column("base_version", Integer, nullable=False),
+    Column("declare_by", BigInteger, nullable=False),
+    Column("deliver_by", BigInteger, nullable=False),
+    Column("kept_micro", BigInteger),
+    Column("declared_total", Double),
+    Column("accuracy", Double),
+    Column("loss", Double),
+    Column("settled_at", BigInteger),
+    CheckConstraint("reward_micro >= 0", name="reward"),
+)
+
+
+def _of_round_and_client(name: str, *columns: Column) -> Table:  # type: ignore[type-arg]
+    """A table with (round, client) as its key: a thing that happens once."""
+    return Table(
+        name,
+        metadata,
+        Column("task_id", String(64), primary_key=True),
+        Column("round_number", Integer, primary_key=True),
+        Column("client_id", String(64), primary_key=True),
+        *columns,
+        ForeignKeyConstraint(["task_id", "round_number"], ["rounds.task_id", "rounds.round_number"]),
+        ForeignKeyConstraint(["task_id", "client_id"], ["clients.task_id", "clients.client_id"]),
+    )
+
+
+invitations = _of_round_and_client(
+    "invitations",
+    Column("standing", String(16), nullable=False),
+    Column("expected_rho", Double, nullable=False),
+)
+
+budgets = _of_round_and_client(
+    "budgets",
+    Column("state", String(16), nullable=False),
+    Column("rho", Double, nullable=False),
+    Column("reason", Text),
+    Column("recorded_at", BigInteger, nullable=False),
+)
+
+updates = _of_round_and_client(
+    "updates",
+    Column("digest", String(64), nullable=False),
+    Column("byte_length", BigInteger, nullable=False),
+    Column("squared_norm", Double, nullable=False),
+    Column("received_at", BigInteger, nullable=False),
+    Column("verdict", String(32)),
+    Column("accepted", Boolean),
+)
+Index("ix_updates_digest", updates.c.digest)
+
+payments = _of_round_and_client(
+    "payments",
+    Column("amount_micro", BigInteger, nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("task_id", String(64), ForeignKey("tasks.task_id"), nullable=False, index=True),
+    Column("at", BigInteger, nullable=False),
+    Column("kind", String(64), nullable=False),
+    Column("round_number", Integer),
+    Column("detail", Text),
+)

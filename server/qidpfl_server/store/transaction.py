@@ -1,0 +1,43 @@
+"""What can be read and written inside one transaction, by subject."""
+
+from sqlalchemy import Connection, insert, select, update
+
+from . import schema
+from .blobs import Blobs, StagedBlob
+from .client_rows import ClientRows
+from .event_rows import EventRows
+from .round_rows import RoundRows
+from .task_rows import TaskRows
+
+
+class Transaction:
+    """One open transaction. `touched` collects the tasks it changes, `published` whether blobs got their names."""
+
+    def __init__(self, connection: Connection, blobs: Blobs) -> None:
+        self.connection = connection
+        self.blobs = blobs
+        self.touched: set[str] = set()
+        self.published = False
+        self.tasks = TaskRows(connection)
+        self.clients = ClientRows(connection)
+        self.rounds = RoundRows(connection)
+        self.events = EventRows(connection)
+
+    def touch(self, task_id: str) -> None:
+        """Say that this transaction changes a task, so that whoever waits for it is woken."""
+        self.touched.add(task_id)
+
+    def publish(self, blob: StagedBlob) -> None:
+        """Give a blob its name together with this transaction."""
+        self.blobs.publish(blob)
+        self.published = True
+
+    def count_commit(self) -> None:
+        """Move the pulse that other processes watch."""
+        changed = self.connection.execute(update(schema.pulse).values(changes=schema.pulse.c.changes + 1))
+        if changed.rowcount == 0:
+            self.connection.execute(insert(schema.pulse).values(id=1, changes=1))
+
+    def pulse(self) -> int:
+        """How many changing commits there have been."""
+        return self.connection.execute(select(schema.pulse.c.changes)).scalar() or 0

@@ -1,0 +1,90 @@
+"""What an admin does with a task: create and start it. (Stopping it settles or voids its round: see `settlement`.)"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qidpfl_shared.core.aggregation import Parameters, ServerState
+from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.messages import TaskState
+from qidpfl_shared.protocol.presets import UnknownPreset, preset
+from qidpfl_shared.protocol.tasks import TaskSpec
+
+from .clock import Micros
+from .domain import ClientState, Model, Task
+from .enrolment import select_clients
+from .errors import Refused
+from .identifiers import hash_secret, new_id, new_secret
+from .lifecycle import locked
+from .models import initial_parameters, save_model
+from .store.blobs import Blobs
+from .store.transaction import Transaction
+
+
+@dataclass(frozen=True)
+class CreatedTask:
+    """A new task and its enrolment codes, which are shown here and never again."""
+
+    task: Task
+    codes: tuple[str, ...]
+
+
+def task_spec(preset_name: str, overrides: Mapping[str, Any] | None) -> TaskSpec:
+    """The spec of a preset with overrides. Raises `Refused`, or pydantic's error for an impossible value."""
+    try:
+        return preset(preset_name, overrides)
+    except UnknownPreset as error:
+        raise Refused(ErrorCode.UNKNOWN_PRESET, str(error)) from error
+
+
+def save_initial_model(blobs: Blobs, spec: TaskSpec, parameters: Parameters | None = None) -> Model:
+    """Write version 0, from the workload or as given."""
+    return save_model(blobs, 0, ServerState.start(initial_parameters(spec) if parameters is None else parameters))
+
+
+def create_task(
+    tx: Transaction,
+    *,
+    name: str,
+    preset_name: str | None,
+    spec: TaskSpec,
+    model: Model,
+    single_use_codes: int,
+    now: Micros,
+) -> CreatedTask:
+    """A new task that takes clients from now on; with one enrolment code for many, or some for one client each."""
+    if tx.tasks.by_name(name) is not None:
+        raise Refused(ErrorCode.TASK_EXISTS, f"there is already a task named {name!r}")
+    task = Task(
+        task_id=new_id(),
+        name=name,
+        preset=preset_name,
+        spec=spec,
+        spec_digest=spec.digest,
+        state=TaskState.ENROLLING,
+        reason=None,
+        opened_at=now,
+        last_enrolment_at=now,
+        ended_at=None,
+    )
+    tx.tasks.insert(task)
+    tx.tasks.add_model(task.task_id, model, now)
+    codes = tuple(f"{task.task_id}.{new_secret()}" for _ in range(max(1, single_use_codes)))
+    for code in codes:
+        tx.tasks.add_code(task.task_id, hash_secret(code), single_use=single_use_codes > 0)
+    tx.events.add(task.task_id, "task.created", at=now, detail=name)
+    tx.touch(task.task_id)
+    return CreatedTask(task, codes)
+
+
+def start_task(tx: Transaction, task_id: str, now: Micros) -> None:
+    """Select now, without waiting for more clients. A task that already trains stays as it is."""
+    task = locked(tx, task_id)
+    if task.ended:
+        raise Refused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
+    if task.state is TaskState.ENROLLING:
+        profiled = tx.clients.in_state(task_id, ClientState.PROFILED)
+        if len(profiled) < task.spec.rounds.min_clients:
+            detail = f"{len(profiled)} clients have a profile, {task.spec.rounds.min_clients} are needed"
+            raise Refused(ErrorCode.PROFILE_MISSING, detail)
+        select_clients(tx, task, now)

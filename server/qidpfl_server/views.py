@@ -1,0 +1,283 @@
+"""What callers get to see of the state, as messages. Nobody sees another's budget while a round is open."""
+
+import math
+from dataclasses import dataclass
+
+from qidpfl_shared.core.money import MICRO
+from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
+from qidpfl_shared.core.privacy.mechanisms import MechanismName
+from qidpfl_shared.core.utility import regrets
+from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.messages import (
+    Announcement,
+    ClientResult,
+    Ledger,
+    LedgerEntry,
+    ModelInfo,
+    RoundOffer,
+    RoundResult,
+    RoundState,
+    SelectionVerdict,
+    SpendState,
+    TaskState,
+    TaskSummary,
+    TaskView,
+)
+from qidpfl_shared.protocol.tasks import SelectionRule
+
+from .clock import Micros, as_datetime, seconds_left
+from .domain import Budget, BudgetState, Client, ClientState, Model, Round, Task, Update
+from .errors import Refused
+from .store.transaction import Transaction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Board:
+    """What is announced in a task at one moment, for everybody at once."""
+
+    task: Task
+    held: Round | None
+    base: Model | None
+    standings: dict[str, Standing]
+
+    def is_newer_than(self, after: tuple[int, int]) -> bool:
+        """Whether there is an open round, or attempt, that somebody who knows `after` has not seen."""
+        return self.held is not None and (self.held.round_number, self.held.attempt) > after
+
+    def announcement(self, client_id: str, now: Micros) -> Announcement:
+        """The announcement as one client sees it."""
+        if self.held is None or self.base is None or self.task.ended:
+            return Announcement(task_state=self.task.state, reason=self.task.reason)
+        return Announcement(task_state=self.task.state, round=self._offer(client_id, now))
+
+    def _offer(self, client_id: str, now: Micros) -> RoundOffer:
+        assert self.held is not None and self.base is not None
+        spec, held = self.task.spec, self.held
+        mechanism = spec.privacy.mechanism
+        return RoundOffer(
+            round_number=held.round_number,
+            attempt=held.attempt,
+            reward_micro=held.reward_micro,
+            total=held.total,
+            # A late joiner is not in the plan of a round that was open before it came.
+            standing=self.standings.get(client_id, Standing.SET_ASIDE),
+            model_version=self.base.version,
+            model_digest=self.base.digest,
+            mechanism=MechanismName(mechanism.name),
+            clip_norm=getattr(mechanism, "clip_norm", None),
+            dimension=spec.dimension,
+            rho_max=spec.bounds.rho_max,
+            noise=spec.privacy.noise,
+            declare_by=as_datetime(held.declare_by),
+            deliver_by=as_datetime(held.deliver_by),
+            declare_in_s=seconds_left(held.declare_by, now),
+            deliver_in_s=seconds_left(held.deliver_by, now),
+        )
+
+
+def board(tx: Transaction, task_id: str) -> Board | None:
+    """What is announced in a task now."""
+    task = tx.tasks.get(task_id)
+    if task is None:
+        return None
+    held = tx.rounds.latest(task_id)
+    if held is None or held.state is not RoundState.OPEN or task.ended:
+        return Board(task=task, held=None, base=None, standings={})
+    invitations = tx.rounds.invitations(task_id, held.round_number)
+    return Board(
+        task=task,
+        held=held,
+        base=tx.tasks.model(task_id, held.base_version),
+        standings={client_id: invitation.standing for client_id, invitation in invitations.items()},
+    )
+
+
+def task_view(tx: Transaction, task: Task) -> TaskView:
+    """A task with its spec and its counts."""
+    settled = sum(held.state is RoundState.SETTLED for held in tx.rounds.of_task(task.task_id))
+    return TaskView(
+        task_id=task.task_id,
+        name=task.name,
+        preset=task.preset,
+        state=task.state,
+        reason=task.reason,
+        settled_rounds=settled,
+        horizon=task.spec.game.horizon,
+        clients=tx.clients.count(task.task_id),
+        paid_micro=tx.rounds.paid_micro(task.task_id),
+        spec=task.spec,
+        spec_digest=task.spec_digest,
+    )
+
+
+def task_summary(tx: Transaction, task: Task) -> TaskSummary:
+    """A task in a list."""
+    view = task_view(tx, task)
+    return TaskSummary(**{name: getattr(view, name) for name in TaskSummary.model_fields})
+
+
+def selection_verdict(tx: Transaction, client: Client) -> SelectionVerdict:
+    """A client's own label distance and verdict, and the counts."""
+    task = tx.tasks.get(client.task_id)
+    assert task is not None
+    everybody = tx.clients.of_task(client.task_id)
+    profiles = sum(other.has_profile for other in everybody)
+    if task.state is TaskState.ENROLLING or client.label_distance is None:
+        return SelectionVerdict(profiles=profiles)
+    rule = task.spec.selection
+    return SelectionVerdict(
+        selected=client.state is not ClientState.REFUSED,
+        label_distance=client.label_distance,
+        distance_threshold=rule.distance_threshold if rule.rule is SelectionRule.THRESHOLD else None,
+        filled_up=client.filled_up,
+        profiles=profiles,
+        selected_clients=sum(other.state in (ClientState.SELECTED, ClientState.LEFT) for other in everybody),
+    )
+
+
+def round_result(tx: Transaction, task: Task, round_number: int, *, viewer: Client | None) -> RoundResult:
+    """A round and what came of it: for a client the totals and itself, for others (`viewer` None) everybody."""
+    held = tx.rounds.get(task.task_id, round_number)
+    if held is None:
+        raise Refused(ErrorCode.NOT_FOUND, f"round {round_number} has not been announced")
+    payments = tx.rounds.payments(task.task_id, round_number)
+    closed = held.state is not RoundState.OPEN
+    results = _client_results(tx, task, held, payments) if closed else []
+    version = round_number if held.state is RoundState.SETTLED else held.base_version
+    model = tx.tasks.model(task.task_id, version)
+    return RoundResult(
+        round_number=round_number,
+        attempt=held.attempt,
+        state=held.state,
+        reward_micro=held.reward_micro,
+        paid_micro=sum(payments.values()),
+        kept_micro=held.kept_micro or 0,
+        total=held.total,
+        declared_total=held.declared_total,
+        updates=tx.rounds.update_count(task.task_id, round_number),
+        model_version=version,
+        model_digest=None if model is None else model.digest,
+        accuracy=held.accuracy,
+        loss=held.loss,
+        own=next((result for result in results if viewer and result.client_id == viewer.client_id), None),
+        clients=None if viewer is not None or not closed else tuple(results),
+    )
+
+
+def _client_results(tx: Transaction, task: Task, held: Round, payments: dict[str, int]) -> list[ClientResult]:
+    budgets = tx.rounds.budgets(task.task_id, held.round_number)
+    updates = tx.rounds.updates(task.task_id, held.round_number)
+    invitations = tx.rounds.invitations(task.task_id, held.round_number)
+    clients = [client for client in tx.clients.of_task(task.task_id) if client.client_id in invitations]
+    regret = _regrets(task, held, clients, budgets)
+    results = []
+    for client in clients:
+        budget, update = budgets.get(client.client_id), updates.get(client.client_id)
+        results.append(
+            ClientResult(
+                client_id=client.client_id,
+                ordinal=client.ordinal,
+                standing=invitations[client.client_id].standing,
+                rho=budget.rho if budget else 0.0,
+                declined=budget is not None and budget.state is BudgetState.DECLINED,
+                delivered=update is not None,
+                verdict=update.verdict if update else None,
+                accepted=bool(update and update.accepted),
+                payment_micro=payments.get(client.client_id, 0),
+                regret=regret.get(client.client_id),
+            )
+        )
+    return results
+
+
+def _regrets(task: Task, held: Round, clients: list[Client], budgets: dict[str, Budget]) -> dict[str, float]:
+    """What each bidder could have gained by another budget, as far as its profile tells."""
+    bidders = [client for client in clients if client.client_id in budgets and budgets[client.client_id].rho > 0]
+    if not bidders:
+        return {}
+    found = regrets(
+        reward=held.reward_micro / MICRO,
+        budgets=[budgets[client.client_id].rho for client in bidders],
+        privacy_values=[client.privacy_value or 1.0 for client in bidders],
+        privacy_weight=task.spec.game.privacy_weight,
+        caps=[min(task.spec.bounds.rho_max, client.rho_limit) for client in bidders],
+    )
+    return {client.client_id: float(value) for client, value in zip(bidders, found, strict=True)}
+
+
+def ledger(tx: Transaction, client: Client) -> Ledger:
+    """A client's own account with a task: the histogram, then every round it answered."""
+    task = tx.tasks.get(client.task_id)
+    assert task is not None
+    entries = [_histogram_entry(client)] if client.has_profile else []
+    entries += [
+        _round_entry(task, client, held, budget, update, paid)
+        for held, budget, update, paid in tx.rounds.history(task.task_id, client.client_id)
+        if budget.state is not BudgetState.DECLINED or budget.rho > 0
+    ]
+    proven = [
+        math.inf if entry.proven_rho is None else entry.proven_rho
+        for entry in entries
+        if entry.state in (SpendState.SPENT, SpendState.SPENT_UNPAID)
+    ]
+    spent = math.fsum(proven)
+    delta = task.spec.privacy.delta
+    return Ledger(
+        client_id=client.client_id,
+        entries=tuple(entries),
+        spent_rho=spent if math.isfinite(spent) else None,
+        epsilon=epsilon_from_rho(rho=spent, delta=delta) if math.isfinite(spent) else None,
+        delta=delta,
+        earned_micro=sum(entry.payment_micro or 0 for entry in entries),
+    )
+
+
+def _histogram_entry(client: Client) -> LedgerEntry:
+    exact = client.histogram_rho is None
+    return LedgerEntry(
+        release="histogram",
+        mechanism="exact histogram, unprotected" if exact else "gaussian histogram",
+        state=SpendState.SPENT,
+        rho=client.histogram_rho or 0.0,
+        proven_rho=client.histogram_rho,
+    )
+
+
+def _round_entry(
+    task: Task, client: Client, held: Round, budget: Budget, update: Update | None, paid: int | None
+) -> LedgerEntry:
+    mechanism = task.spec.privacy.mechanism.build()
+    label = str(mechanism.name)
+    proven: float | None = None
+    if not task.spec.privacy.noise:
+        label += ", noise off, unprotected"
+    else:
+        proven = mechanism.proven_rho(rho=budget.rho, size=client.size or 1)
+        label += ", heuristic: no privacy guarantee" if mechanism.heuristic else ""
+    if update is None:
+        closed = held.state is not RoundState.OPEN or budget.state is BudgetState.DECLINED
+        state = SpendState.FREED if closed else SpendState.RESERVED
+    elif paid is None and (held.state is not RoundState.OPEN or task.ended):
+        state = SpendState.SPENT_UNPAID
+    else:
+        state = SpendState.SPENT
+    return LedgerEntry(
+        release=f"round/{held.round_number}",
+        mechanism=label,
+        state=state,
+        rho=budget.rho,
+        proven_rho=proven,
+        digest=update.digest if update else None,
+        payment_micro=paid,
+    )
+
+
+def model_info(task: Task, model: Model) -> ModelInfo:
+    """A version of the model."""
+    return ModelInfo(
+        version=model.version,
+        digest=model.digest,
+        dimension=task.spec.dimension,
+        byte_length=task.spec.layout.byte_length,
+    )

@@ -1,0 +1,183 @@
+"""A live coordinator process for tests, and a scripted numpy client that drives tasks through it."""
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+FAST_ROUNDS = {"declare_s": 20.0, "deliver_s": 20.0, "quiet_s": 5.0, "enrolment_window_s": 30.0}
+
+
+@dataclass
+class Coordinator:
+    """A coordinator in a process of its own, on a free port."""
+
+    state_dir: Path
+    store_url: str | None = None
+    blob_dir: Path | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    process: subprocess.Popen[str] | None = None
+    url: str = ""
+
+    def start(self) -> "Coordinator":
+        command = [sys.executable, "-m", "qidpfl_server", "serve", "--port", "0", *self._where(), *self.arguments]
+        self.process = subprocess.Popen(
+            command,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"QIDPFL_LOG_FORMAT": "json"} | self.environment,
+        )
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if '"listening"' in line:
+                self.url = json.loads(line)["url"]
+                self._drain()
+                return self
+        raise RuntimeError(f"the coordinator ended with {self.process.wait()}")
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(timeout=30)
+
+    @property
+    def admin(self) -> httpx.Client:
+        token = (self.state_dir / "admin.token").read_text().strip()
+        return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=30)
+
+    def create_task(self, name: str = "task", preset: str = "digits", **overrides: Any) -> tuple[str, str]:
+        """A new task's id and enrolment code."""
+        rounds = FAST_ROUNDS | overrides.pop("rounds", {})
+        body = {"name": name, "preset": preset, "overrides": overrides | {"rounds": rounds}}
+        with self.admin as http:
+            answer = http.post("/v1/tasks", json=body).raise_for_status().json()
+        return answer["task"]["task_id"], answer["enrolment_codes"][0]
+
+    def audit(self) -> str:
+        """The output of `audit`; raises if an invariant is broken."""
+        command = [sys.executable, "-m", "qidpfl_server", "audit", *self._where()]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+    def _where(self) -> list[str]:
+        where = ["--state-dir", str(self.state_dir)]
+        where += ["--store-url", self.store_url] if self.store_url else []
+        return where + (["--blob-dir", str(self.blob_dir)] if self.blob_dir else [])
+
+    def _drain(self) -> None:
+        import threading
+
+        process = self.process
+        assert process is not None and process.stderr is not None
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+
+
+@contextmanager
+def running(state_dir: Path, **options: Any) -> Iterator[Coordinator]:
+    """A coordinator that is stopped afterwards, however the test ends."""
+    coordinator = Coordinator(state_dir, **options).start()
+    try:
+        yield coordinator
+    finally:
+        if coordinator.process is not None and coordinator.process.poll() is None:
+            coordinator.stop()
+
+
+@dataclass
+class ScriptedClient:
+    """A client without any training: it answers as announced and uploads noise of the right size."""
+
+    url: str
+    task_id: str
+    code: str
+    key: str
+    labels: tuple[int, ...] = (11,) * 10
+    privacy_value: float = 1.0
+    token: str = ""
+    seen: str = "0.0"
+    sent: dict[int, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.http = httpx.Client(base_url=f"{self.url}/v1/tasks/{self.task_id}", timeout=60)
+
+    def enrol(self) -> None:
+        body = {"enrolment_code": self.code, "enrolment_key": self.key}
+        self.token = self.http.post("/clients", json=body).raise_for_status().json()["token"]
+        self.http.headers["Authorization"] = f"Bearer {self.token}"
+
+    def profile(self) -> httpx.Response:
+        body = {
+            "label_counts": self.labels,
+            "size": sum(self.labels),
+            "privacy_value": self.privacy_value,
+            "histogram_rho": 0.1,
+        }
+        return self.http.put("/clients/me/profile", json=body)
+
+    def poll(self, wait: float = 10.0) -> dict[str, Any] | None:
+        answer = self.http.get("/rounds/current", params={"after": self.seen, "wait": wait}).raise_for_status()
+        return None if answer.status_code == 204 else answer.json()
+
+    def declare(self, offer: dict[str, Any]) -> httpx.Response:
+        rho = 0.05
+        return self.http.put(f"/rounds/{offer['round_number']}/budget", json={"rho": rho})
+
+    def update(self, offer: dict[str, Any]) -> bytes:
+        """Noise of the declared size; made once per round, as a real client must."""
+        number = offer["round_number"]
+        if number not in self.sent:
+            size = sum(self.labels)
+            std = 2**0.5 / (size * 0.05**0.5)
+            rng = np.random.default_rng([number, *self.key.encode()])
+            self.sent[number] = (std * rng.standard_normal(offer["dimension"])).astype("<f4").tobytes()
+        return self.sent[number]
+
+    def upload(self, offer: dict[str, Any], data: bytes | None = None, digest: str | None = None) -> httpx.Response:
+        body = self.update(offer) if data is None else data
+        headers = {"Content-Digest": digest or digest_header(body), "Content-Type": "application/octet-stream"}
+        return self.http.put(f"/rounds/{offer['round_number']}/update", content=body, headers=headers)
+
+    def play(self, offer: dict[str, Any]) -> None:
+        """Answer one round, whatever of it was already done."""
+        if offer["standing"] == "invited":
+            self.declare(offer).raise_for_status()
+            self.upload(offer).raise_for_status()
+        self.seen = f"{offer['round_number']}.{offer['attempt']}"
+
+    def run(self, *, patience_s: float = 60.0) -> dict[str, Any]:
+        """Take part until the task has ended, across restarts of the coordinator."""
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            try:
+                if not self.token:
+                    self.enrol()
+                self.profile().raise_for_status()
+                while (answer := self.poll()) is None or answer["task_state"] in ("enrolling", "training"):
+                    if answer and answer["round"]:
+                        self.play(answer["round"])
+                return answer
+            except (httpx.TransportError, httpx.HTTPStatusError) as error:
+                if isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in (410, 429, 503):
+                    raise
+                time.sleep(0.1)
+        raise TimeoutError("the task did not end in time")
+
+
+def digest_header(data: bytes) -> str:
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:"
