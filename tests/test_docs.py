@@ -5,14 +5,24 @@ import re
 from pathlib import Path
 
 import pytest
+from fastapi.routing import APIRoute
 
-from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_server.__main__ import app, tasks_app
+from qidpfl_server.api import admin, participants, reading
+from qidpfl_server.domain import EndReason
+from qidpfl_server.settings import Settings
+from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode
+from qidpfl_shared.protocol.messages import RoundState, SpendState, TaskState
 from qidpfl_shared.protocol.presets import PRESETS
 
 ROOT = Path(__file__).parent.parent
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+EXAMPLE = (ROOT / ".env.example").read_text()
 README = (ROOT / "README.md").read_text()
+LINKS = re.findall(r"\]\(([^)#:]+)\)", README + PAPER_MAP + PROTOCOL + OPERATIONS)
 
 
 def rows() -> list[tuple[str, ...]]:
@@ -64,11 +74,75 @@ def test_every_preset_is_documented(name: str) -> None:
     assert f"| `{name}` |" in PROTOCOL
 
 
+def routes() -> list[tuple[str, set[str]]]:
+    """Every operation under /v1 as the document names it, and the error codes that OpenAPI gives for it."""
+    found: list[tuple[str, set[str]]] = []
+    for router in (admin.router, participants.router, reading.router):
+        for route in router.routes:
+            assert isinstance(route, APIRoute)
+            path = route.path.replace("/v1/tasks/{task_id}", "…")
+            codes = {
+                code
+                for answer in route.responses.values()
+                for code in answer.get("content", {}).get(PROBLEM_MEDIA_TYPE, {}).get("examples", {})
+            }
+            found.extend((f"{method} {path}", codes) for method in route.methods or ())
+    return found
+
+
+@pytest.mark.parametrize(("operation", "codes"), routes(), ids=[operation for operation, _ in routes()])
+def test_every_operation_is_documented_with_its_error_codes(operation: str, codes: set[str]) -> None:
+    section = PROTOCOL.split("### Errors per operation")[1].split("\n## ")[0]
+    common = set(re.findall(r"`(\w+)`", section.split("Every operation may also answer")[1].split(";")[0]))
+    (row,) = [line for line in section.splitlines() if line.startswith(f"| `{operation}` |")]
+    assert set(re.findall(r"`(\w+)`", row)) == codes - common
+
+
+@pytest.mark.parametrize("state", [*TaskState, *RoundState, *SpendState], ids=str)
+def test_every_state_is_documented(state: str) -> None:
+    assert f"| `{state}` |" in PROTOCOL
+
+
+@pytest.mark.parametrize("word", [*EndReason, *Standing], ids=str)
+def test_every_reason_is_documented(word: str) -> None:
+    assert f"`{word}`" in PROTOCOL
+
+
+def default_of(setting: str) -> str:
+    """A default as an environment variable would say it."""
+    default = Settings.model_fields[setting].default
+    return "" if default is None else str(default)
+
+
+@pytest.mark.parametrize("setting", list(Settings.model_fields))
+def test_every_setting_is_in_the_example_and_in_the_table_with_its_default(setting: str) -> None:
+    variable, default = f"QIDPFL_{setting.upper()}", default_of(setting)
+    assert re.search(rf"^# .+\n{variable}={re.escape(default)}$", EXAMPLE, re.MULTILINE)
+    cell = f"`{default}`" if default else ""
+    assert re.search(rf"^\| `{variable}` \| {re.escape(cell)} ?\| .+ \|$", OPERATIONS, re.MULTILINE)
+
+
+def test_the_example_and_the_table_name_no_setting_that_does_not_exist() -> None:
+    known = {f"QIDPFL_{setting.upper()}" for setting in Settings.model_fields}
+    assert set(re.findall(r"QIDPFL_\w+", EXAMPLE + OPERATIONS)) == known
+
+
+def test_the_example_can_be_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable, value in re.findall(r"^(QIDPFL_\w+)=(.*)$", EXAMPLE, re.MULTILINE):
+        monkeypatch.setenv(variable, value)
+    assert Settings().model_dump() == {name: field.default for name, field in Settings.model_fields.items()}
+
+
+@pytest.mark.parametrize("name", [held.name for group in (app, tasks_app) for held in group.registered_commands])
+def test_every_command_is_documented(name: str) -> None:
+    assert name in re.split(r"[\s|]+", OPERATIONS.split("```")[1])
+
+
 @pytest.mark.parametrize("target", re.findall(r"`make (\w+)`", README))
 def test_every_command_of_the_readme_exists(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README + PAPER_MAP + PROTOCOL))))
+@pytest.mark.parametrize("link", sorted(set(LINKS)))
 def test_every_relative_link_leads_somewhere(link: str) -> None:
     assert (ROOT / link).exists() or (ROOT / "docs" / link).exists()

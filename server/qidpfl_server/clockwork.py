@@ -19,6 +19,7 @@ from .enrolment import select_clients, selection_is_due, selection_time
 from .errors import CoordinatorError
 from .evaluation import Evaluator
 from .lifecycle import locked
+from .retention import sweep
 from .rounds import is_complete
 from .settlement import settle_if_due
 from .store.store import Store
@@ -40,7 +41,6 @@ class Clockwork:
         self._wake = asyncio.Event()
         self._busy: set[str] = set()
         self._threads = anyio.CapacityLimiter(2)
-        self.idle_tasks_ended = asyncio.Event()
 
     def poke(self, task_ids: set[str]) -> None:
         """Something has changed: look again now."""
@@ -72,12 +72,27 @@ class Clockwork:
                 with anyio.move_on_after(max(pause, 0.01)):
                     await self._wake.wait()
 
+    async def keep_clean(self) -> None:
+        """Sweep blobs that nothing refers to, now and then, until cancelled."""
+        while True:
+            try:
+                removed = await anyio.to_thread.run_sync(sweep, self._store, limiter=self._threads)
+                if removed:
+                    _log.info("blobs_swept", removed=removed)
+            except (CoordinatorError, OSError) as error:
+                _log.warning("sweep_failed", reason=str(error))
+            await anyio.sleep(_SWEEP_EVERY_S)
+
     async def _advance(self, task: Task) -> None:
         try:
             await anyio.to_thread.run_sync(self._advance_blocking, task, limiter=self._threads)
         except CoordinatorError as error:
             _log.warning("step_failed", task=task.task_id, reason=str(error))
             await anyio.sleep(0.5)
+        except Exception as error:
+            # A fault in one task must not stop the others.
+            _log.error("step_failed", task=task.task_id, exc_info=error)
+            await anyio.sleep(_LONGEST_SLEEP_S)
         finally:
             self._busy.discard(task.task_id)
             self._wake.set()

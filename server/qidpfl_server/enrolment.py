@@ -11,7 +11,7 @@ from .domain import Client, ClientState, EndReason, Task
 from .errors import Refused
 from .failpoints import failpoint
 from .identifiers import hash_secret, new_id, new_secret
-from .lifecycle import end_task, locked
+from .lifecycle import end_task, known_client, locked
 from .rounds import open_round
 from .store.transaction import Transaction
 
@@ -38,21 +38,24 @@ def enrol(tx: Transaction, task_id: str, request: EnrolRequest, now: Micros) -> 
         tx.clients.insert(client, key_hash=key_hash, token_hash=hash_secret(token), at=now)
         tx.tasks.note_enrolment(task_id, now)
         tx.events.add(task_id, "client.enrolled", at=now, detail=f"ordinal {ordinal}")
-        tx.touch(task_id)
+    # Also for a repeat: other coordinators have to hear that a token was revoked.
+    tx.touch(task_id)
     failpoint("enrol.before_commit")
     return EnrolAnswer(client_id=client.client_id, token=token, ordinal=client.ordinal, spec_digest=task.spec_digest)
 
 
 def store_profile(tx: Transaction, client_id: str, profile: Profile, now: Micros) -> None:
     """Store what a client says of itself, once. The expected number of profiles starts the selection."""
-    client = tx.clients.get(client_id)
-    assert client is not None
-    task = locked(tx, client.task_id)
+    task = locked(tx, known_client(tx, client_id).task_id)
+    # Read only now that the task is held: another process may just have stored it.
+    client = known_client(tx, client_id)
     if client.has_profile:
         if _profile_of(client) != profile:
             raise Refused(ErrorCode.PROFILE_FROZEN)
         return
     _require_enrolling(task)
+    if client.state is ClientState.LEFT:
+        raise Refused(ErrorCode.PROFILE_FROZEN, "the client has left the task")
     _check_profile(task, profile)
     tx.clients.change(
         client_id,
@@ -75,9 +78,8 @@ def store_profile(tx: Transaction, client_id: str, profile: Profile, now: Micros
 
 def leave(tx: Transaction, client_id: str, now: Micros) -> None:
     """Out from the next round on. Repeating it changes nothing."""
-    client = tx.clients.get(client_id)
-    assert client is not None
-    locked(tx, client.task_id)
+    locked(tx, known_client(tx, client_id).task_id)
+    client = known_client(tx, client_id)
     if client.state is ClientState.LEFT:
         return
     tx.clients.change(client_id, state=ClientState.LEFT)
@@ -134,8 +136,8 @@ def select_clients(tx: Transaction, task: Task, now: Micros) -> None:
 
 def _judge_late_joiner(tx: Transaction, task: Task, client_id: str) -> None:
     """Where late joiners are allowed, one is judged by the same rule, alone."""
-    client = tx.clients.get(client_id)
-    assert client is not None and client.label_counts is not None
+    client = known_client(tx, client_id)
+    assert client.label_counts is not None
     everybody = [other.label_counts for other in tx.clients.of_task(task.task_id) if other.label_counts is not None]
     verdict = select(
         rule=task.spec.selection_rule(),

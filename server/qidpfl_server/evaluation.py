@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qidpfl_shared.core.aggregation import Parameters
+from qidpfl_shared.protocol import layouts
 from qidpfl_shared.protocol.tasks import TaskSpec
 from qidpfl_shared.protocol.wire import unflatten
 
@@ -64,7 +65,7 @@ def _score(scores: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> Sc
 
 def evaluator_for(spec: TaskSpec) -> Evaluator | None:
     """The evaluator of a workload, or None where this coordinator has none."""
-    if spec.workload.dataset == "digits" and spec.workload.network == "linear":
+    if spec.workload.dataset == "digits" and spec.layout == layouts.linear(inputs=64, labels=10):
         try:
             return DigitsEvaluator()
         except ImportError:

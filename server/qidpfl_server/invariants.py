@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from qidpfl_shared.core.aggregation import server_step, weighted_mean
 from qidpfl_shared.core.planning import Standing
@@ -11,6 +12,7 @@ from qidpfl_shared.protocol.wire import decode, encode
 from .domain import BudgetState, Client, Round, Task
 from .errors import DamagedState
 from .models import load_model
+from .retention import first_kept_round
 from .rounds import privacy_accounts
 from .settlement import update_weights
 from .store.database import check_integrity
@@ -43,7 +45,7 @@ def audit(store: Store) -> Report:
     for problem in check_integrity(store.engine):
         report.require(False, f"the database file: {problem}")
     for task_id in store.read(lambda tx: [task.task_id for task in tx.tasks.all()]):
-        store.read(lambda tx, known=task_id: _audit_task(tx, store, known, report))  # type: ignore[misc]
+        store.read(partial(_audit_task, store=store, task_id=task_id, report=report), snapshot=True)
     return report
 
 
@@ -52,16 +54,23 @@ def _audit_task(tx: Transaction, store: Store, task_id: str, report: Report) -> 
     assert task is not None
     rounds = tx.rounds.of_task(task_id)
     clients = {client.client_id: client for client in tx.clients.of_task(task_id)}
-    _audit_models(tx, store, task, rounds, report)
+    first_kept = first_kept_round(tx, task)
+    if first_kept > 0:
+        report.not_checkable.append(f"task {task.name}: blobs of rounds before {first_kept} are not kept")
+    _audit_models(tx, store, task, rounds, first_kept, report)
     for held in rounds:
         _audit_money(tx, task, held, report)
+        if held.round_number < first_kept:
+            continue
         _audit_deliveries(tx, store, task, held, report)
-        if held.state is RoundState.SETTLED:
+        if held.state is RoundState.SETTLED and held.base_version >= first_kept:
             _audit_recomputation(tx, store, task, held, clients, report)
     _audit_privacy(tx, task, list(clients.values()), report)
 
 
-def _audit_models(tx: Transaction, store: Store, task: Task, rounds: list[Round], report: Report) -> None:
+def _audit_models(
+    tx: Transaction, store: Store, task: Task, rounds: list[Round], first_kept: int, report: Report
+) -> None:
     """Versions without a gap, one per settled round, each with the bytes of its digest."""
     models = tx.tasks.models(task.task_id)
     settled = sum(held.state is RoundState.SETTLED for held in rounds)
@@ -69,7 +78,7 @@ def _audit_models(tx: Transaction, store: Store, task: Task, rounds: list[Round]
         [model.version for model in models] == list(range(settled + 1)),
         f"task {task.name}: model versions {[model.version for model in models]} for {settled} settled rounds",
     )
-    for model in models:
+    for model in models[first_kept:]:
         try:
             load_model(store.blobs, model, task.spec.dimension)
         except DamagedState as error:

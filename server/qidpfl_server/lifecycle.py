@@ -28,3 +28,11 @@ def locked(tx: Transaction, task_id: str) -> Task:
 def active_clients(tx: Transaction, task_id: str) -> list[Client]:
     """The selected clients that have not left, in the order of their ordinals."""
     return tx.clients.in_state(task_id, ClientState.SELECTED)
+
+
+def known_client(tx: Transaction, client_id: str) -> Client:
+    """The client with this id, which credentials have already vouched for."""
+    client = tx.clients.get(client_id)
+    if client is None:
+        raise Refused(ErrorCode.UNAUTHENTICATED)
+    return client

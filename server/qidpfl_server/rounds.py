@@ -1,7 +1,7 @@
 """A round until its settlement: planned, announced, answered, delivered."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from qidpfl_shared.core.planning import Participant, PlanStatus, RoundPlan, Standing, plan_round
 from qidpfl_shared.core.privacy.account import PrivacyAccount, Release
@@ -22,7 +22,7 @@ from .clock import Micros, as_datetime, seconds
 from .domain import Budget, BudgetState, Client, EndReason, Invitation, Round, Task, Update
 from .errors import Refused
 from .failpoints import failpoint
-from .lifecycle import active_clients, end_task, locked
+from .lifecycle import active_clients, end_task, known_client, locked
 from .store.blobs import StagedBlob
 from .store.transaction import Transaction
 
@@ -60,8 +60,8 @@ def privacy_accounts(tx: Transaction, task: Task, clients: list[Client]) -> dict
     mechanism = task.spec.privacy.mechanism.build()
     sizes = {client.client_id: client.size or 1 for client in clients}
     releases = {client.client_id: [_histogram_release(client)] for client in clients}
-    for round_number, client_id, rho, _, delivered in tx.rounds.sent_budgets(task.task_id):
-        if delivered and client_id in releases:
+    for round_number, client_id, rho in tx.rounds.spent_budgets(task.task_id, list(releases)):
+        if client_id in releases:
             proven = mechanism.proven_rho(rho=rho, size=sizes[client_id]) if task.spec.privacy.noise else math.inf
             name = f"round/{round_number}"
             releases[client_id].append(Release(name=name, mechanism=mechanism.name, rho=rho, proven_rho=proven))
@@ -75,8 +75,9 @@ def privacy_accounts(tx: Transaction, task: Task, clients: list[Client]) -> dict
     }
 
 
-def declare(tx: Transaction, client: Client, round_number: int, request: BudgetRequest, now: Micros) -> BudgetReceipt:
+def declare(tx: Transaction, client_id: str, round_number: int, request: BudgetRequest, now: Micros) -> BudgetReceipt:
     """Record a client's answer to an announcement. A repeat gets its first receipt, whatever became of the round."""
+    client = known_client(tx, client_id)
     task = locked(tx, client.task_id)
     wanted = _budget_of(task.spec, client, request, now)
     known = tx.rounds.budget(task.task_id, round_number, client.client_id)
@@ -84,7 +85,7 @@ def declare(tx: Transaction, client: Client, round_number: int, request: BudgetR
         return _budget_receipt(round_number, known)
 
     held = _open_round_of(tx, task, round_number)
-    _require_invitation(tx, held, client)
+    _require_invitation(tx, held, client_id)
     if known is not None:
         if not (known.state is BudgetState.DECLARED and wanted.state is BudgetState.DECLINED):
             raise Refused(ErrorCode.BUDGET_DECLARED, f"the answer is already {known.state}")
@@ -101,79 +102,75 @@ def declare(tx: Transaction, client: Client, round_number: int, request: BudgetR
     return _budget_receipt(round_number, wanted)
 
 
-@dataclass(frozen=True)
-class Admission:
-    """What an upload may expect before its body is read: its first receipt, or nothing yet."""
-
-    receipt: UpdateReceipt | None
-
-
-def admit_update(tx: Transaction, client: Client, round_number: int, digest: str, now: Micros) -> Admission:
-    """Look an upload up before its body is read: known ones first, then everything that would refuse it."""
-    task = tx.tasks.get(client.task_id)
+def first_receipt(
+    tx: Transaction, task_id: str, client_id: str, round_number: int, digest: str, now: Micros
+) -> UpdateReceipt | None:
+    """Look an upload up before its body is read: the receipt of a known one, or None where it would be taken now."""
+    task = tx.tasks.get(task_id)
     assert task is not None
-    known = tx.rounds.update(task.task_id, round_number, client.client_id)
-    if known is not None:
-        if known.digest != digest:
-            raise Refused(ErrorCode.UPDATE_EXISTS, "another update of this client is stored for this round")
-        return Admission(_update_receipt(client, round_number, known))
-    held = _open_round_of(tx, task, round_number)
-    if now > held.deliver_by:
-        raise Refused(ErrorCode.ROUND_CLOSED, "the time to deliver is over")
-    budget = tx.rounds.budget(task.task_id, round_number, client.client_id)
-    if budget is None or budget.state is BudgetState.DECLINED:
-        _require_invitation(tx, held, client)
-        raise Refused(ErrorCode.BUDGET_MISSING, "no budget is declared for this round")
-    if task.spec.privacy.noise and tx.rounds.digest_is_known(task.task_id, digest):
-        raise Refused(ErrorCode.UPDATE_REPLAYED, "these bytes are known from another round or client")
-    return Admission(None)
+    admitted = _admit(tx, task, client_id, round_number, digest, now)
+    return admitted if isinstance(admitted, UpdateReceipt) else None
 
 
 def accept_update(
-    tx: Transaction, client: Client, round_number: int, blob: StagedBlob, squared_norm: float, now: Micros
+    tx: Transaction,
+    task_id: str,
+    client_id: str,
+    round_number: int,
+    blob: StagedBlob,
+    squared_norm: float,
+    now: Micros,
 ) -> UpdateReceipt:
     """Record a staged upload and publish its bytes, in one transaction."""
-    locked(tx, client.task_id)
-    admission = admit_update(tx, client, round_number, blob.digest, now)
-    if admission.receipt is not None:
-        return admission.receipt
-    held = tx.rounds.get(client.task_id, round_number)
-    assert held is not None
+    admitted = _admit(tx, locked(tx, task_id), client_id, round_number, blob.digest, now)
+    if isinstance(admitted, UpdateReceipt):
+        return admitted
     new = Update(
-        client_id=client.client_id,
+        client_id=client_id,
         digest=blob.digest,
         byte_length=blob.byte_length,
         squared_norm=squared_norm,
         received_at=now,
     )
     tx.publish(blob)
-    tx.rounds.insert_update(held, new)
-    _wake_when_complete(tx, held)
+    tx.rounds.insert_update(admitted, new)
+    _wake_when_complete(tx, admitted)
     failpoint("upload.before_commit")
-    return _update_receipt(client, round_number, new)
+    return _update_receipt(round_number, new)
+
+
+def _admit(
+    tx: Transaction, task: Task, client_id: str, round_number: int, digest: str, now: Micros
+) -> UpdateReceipt | Round:
+    """The first receipt of a known upload, or the open round that a new one belongs to."""
+    known = tx.rounds.update(task.task_id, round_number, client_id)
+    if known is not None:
+        if known.digest != digest:
+            raise Refused(ErrorCode.UPDATE_EXISTS, "another update of this client is stored for this round")
+        return _update_receipt(round_number, known)
+    held = _open_round_of(tx, task, round_number)
+    if now > held.deliver_by:
+        raise Refused(ErrorCode.ROUND_CLOSED, "the time to deliver is over")
+    budget = tx.rounds.budget(task.task_id, round_number, client_id)
+    if budget is None or budget.state is BudgetState.DECLINED:
+        _require_invitation(tx, held, client_id)
+        raise Refused(ErrorCode.BUDGET_MISSING, "no budget is declared for this round")
+    if task.spec.privacy.noise and tx.rounds.digest_is_known(task.task_id, digest):
+        raise Refused(ErrorCode.UPDATE_REPLAYED, "these bytes are known from another round or client")
+    return held
 
 
 def is_complete(tx: Transaction, held: Round, now: Micros) -> bool:
     """Whether nothing more is to be expected: everybody invited has delivered, declined, left or missed the time."""
     if now > held.deliver_by:
         return True
-    answers = tx.rounds.budgets(held.task_id, held.round_number)
-    delivered = tx.rounds.updates(held.task_id, held.round_number)
-    here = {client.client_id for client in active_clients(tx, held.task_id)}
-    for client_id, invitation in tx.rounds.invitations(held.task_id, held.round_number).items():
-        if invitation.standing is not Standing.INVITED or client_id in delivered or client_id not in here:
-            continue
-        answer = answers.get(client_id)
-        if answer is None and now <= held.declare_by:
-            return False
-        if answer is not None and answer.state is not BudgetState.DECLINED:
-            return False
-    return True
+    return tx.rounds.awaited(held.task_id, held.round_number, silent=now <= held.declare_by) == 0
 
 
 def mark_coming_back(tx: Transaction, client_id: str) -> None:
     """A client that was set aside is heard of again: it may take part from the next round on."""
-    tx.clients.change(client_id, coming_back=True)
+    if not known_client(tx, client_id).coming_back:
+        tx.clients.change(client_id, coming_back=True)
 
 
 def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Client], now: Micros) -> None:
@@ -239,9 +236,8 @@ def _open_round_of(tx: Transaction, task: Task, round_number: int) -> Round:
     return held
 
 
-def _require_invitation(tx: Transaction, held: Round, client: Client) -> None:
-    invitation = tx.rounds.invitations(held.task_id, held.round_number).get(client.client_id)
-    standing = Standing.SET_ASIDE if invitation is None else invitation.standing
+def _require_invitation(tx: Transaction, held: Round, client_id: str) -> None:
+    standing = tx.rounds.standing(held.task_id, held.round_number, client_id) or Standing.SET_ASIDE
     if standing is not Standing.INVITED:
         raise Refused(ErrorCode.NOT_INVITED, f"standing in this round: {standing}")
 
@@ -288,10 +284,10 @@ def _budget_receipt(round_number: int, budget: Budget) -> BudgetReceipt:
     )
 
 
-def _update_receipt(client: Client, round_number: int, update: Update) -> UpdateReceipt:
+def _update_receipt(round_number: int, update: Update) -> UpdateReceipt:
     return UpdateReceipt(
         round_number=round_number,
-        client_id=client.client_id,
+        client_id=update.client_id,
         digest=update.digest,
         byte_length=update.byte_length,
         received_at=as_datetime(update.received_at),

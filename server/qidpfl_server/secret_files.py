@@ -24,8 +24,7 @@ def load_secrets(folder: Path) -> Secrets:
     values = {}
     for role in ("admin", "viewer"):
         path = folder / f"{role}.token"
-        if not path.exists():
-            _write(path, new_secret())
+        if _create(path, new_secret()):
             created.append(path)
         values[role] = path.read_text().strip()
         if len(values[role]) < 16:
@@ -33,9 +32,14 @@ def load_secrets(folder: Path) -> Secrets:
     return Secrets(admin=values["admin"], viewer=values["viewer"], created=tuple(created))
 
 
-def _write(path: Path, secret: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def _create(path: Path, secret: str) -> bool:
+    """Write a secret unless the file is there; of two processes at once only one succeeds."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return False
     with os.fdopen(descriptor, "w") as file:
         file.write(f"{secret}\n")
         file.flush()
         os.fsync(file.fileno())
+    return True

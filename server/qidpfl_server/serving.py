@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -19,12 +18,13 @@ from .api.app import create_app
 from .clock import SystemClock
 from .clockwork import Clockwork
 from .domain import Task
+from .errors import CoordinatorError
 from .evaluation import Evaluator, evaluator_for
 from .http_protocol import protocol_with
 from .secret_files import Secrets, load_secrets
 from .settings import Settings
 from .store.blobs import Blobs
-from .store.database import exclusive, migrate, open_engine
+from .store.database import exclusive, migrate, open_engine, require_existing
 from .store.store import Store
 from .tasks import CreatedTask, create_task, save_initial_model
 
@@ -32,9 +32,11 @@ _log = structlog.get_logger()
 
 
 @contextlib.contextmanager
-def opened_store(settings: Settings) -> Iterator[Store]:
-    """The store of these settings, at the version this program knows."""
+def opened_store(settings: Settings, *, create: bool = False) -> Iterator[Store]:
+    """The store of these settings, at the version this program knows; one that is not there only if `create`."""
     engine = open_engine(settings.database_url)
+    if not create:
+        require_existing(engine)
     migrate(engine)
     store = Store(engine, Blobs(settings.blob_folder))
     try:
@@ -56,12 +58,25 @@ def ensure_task(store: Store, *, name: str, preset_name: str, spec: TaskSpec) ->
     )
 
 
+def check_tls(settings: Settings) -> None:
+    """Refuse half a pair of TLS files, or files that are not there, before anything is opened."""
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise CoordinatorError("tls_cert and tls_key go together")
+    for path in (settings.tls_cert, settings.tls_key):
+        if path is not None and not path.is_file():
+            raise CoordinatorError(f"{path} is not a file")
+
+
 def serve(settings: Settings, store: Store, *, exit_when_finished: bool = False) -> None:
     """Serve until SIGTERM or SIGINT, or until all tasks have ended."""
     secrets = load_secrets(settings.state_dir)
     _show_secrets(secrets)
     with exclusive(store.engine):
-        asyncio.run(_serve(settings, store, secrets, exit_when_finished=exit_when_finished))
+        try:
+            asyncio.run(_serve(settings, store, secrets, exit_when_finished=exit_when_finished))
+        except SystemExit as error:
+            # uvicorn has logged the reason.
+            raise CoordinatorError(f"cannot listen on {settings.host}:{settings.port}") from error
 
 
 async def _serve(settings: Settings, store: Store, secrets: Secrets, *, exit_when_finished: bool) -> None:
@@ -88,6 +103,7 @@ async def _serve(settings: Settings, store: Store, secrets: Secrets, *, exit_whe
         proxy_headers=settings.forwarded_allow_ips is not None,
         forwarded_allow_ips=settings.forwarded_allow_ips,
         timeout_graceful_shutdown=settings.shutdown_timeout_s,
+        timeout_keep_alive=30,
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
@@ -115,9 +131,13 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._announcements.close()
         super().handle_exit(sig, frame)
+        # uvicorn would raise the signal again once it has stopped: the process would die of it with the store open.
+        self._captured_signals.clear()
 
     def stop(self) -> None:
-        self.handle_exit(signal.SIGTERM, None)
+        """End in order and by itself: a signal would be raised again once all is closed."""
+        self._announcements.close()
+        self.should_exit = True
 
 
 async def _stop_when_finished(server: _Server, store: Store) -> None:

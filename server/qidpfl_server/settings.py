@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class Settings(BaseSettings):
     """Everything an operator can set, with its default."""
 
-    model_config = SettingsConfigDict(env_prefix="QIDPFL_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="QIDPFL_", env_ignore_empty=True, frozen=True, extra="ignore")
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)

@@ -19,7 +19,7 @@ from qidpfl_shared.protocol.wire import decode
 
 from .clock import Micros, seconds
 from .domain import Budget, BudgetState, Client, EndReason, Invitation, Model, Round, Task, Update
-from .errors import DamagedState
+from .errors import DamagedState, StoreBusy
 from .evaluation import Evaluation, Evaluator
 from .failpoints import failpoint
 from .lifecycle import active_clients, end_task, locked
@@ -28,6 +28,8 @@ from .rounds import is_complete, open_round
 from .store.blobs import Blobs
 from .store.store import Store
 from .store.transaction import Transaction
+
+_STOP_ATTEMPTS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,7 @@ def settle_if_due(
     store: Store, task_id: str, evaluator: Evaluator | None, clock_now: Micros, *, stop: bool = False
 ) -> bool:
     """Settle, void or end the current round of a task if it is time (or the admin says stop). Blocks."""
-    snapshot = store.read(lambda tx: _snapshot(tx, task_id, clock_now, stop=stop))
+    snapshot = store.read(lambda tx: _snapshot(tx, task_id, clock_now, stop=stop), snapshot=True)
     if snapshot is None:
         return False
     judgement = _judge(snapshot)
@@ -77,7 +79,16 @@ def settle_if_due(
 def stop_task(store: Store, task_id: str, evaluator: Evaluator | None, clock_now: Micros) -> None:
     """Stop a task: its open round is settled if enough updates are there, else voided. Blocks."""
     store.write(lambda tx: _stop_while_enrolling(tx, task_id, clock_now))
-    settle_if_due(store, task_id, evaluator, clock_now, stop=True)
+    for _ in range(_STOP_ATTEMPTS):
+        # An upload that arrives meanwhile changes the round: then the same again with what is there now.
+        if settle_if_due(store, task_id, evaluator, clock_now, stop=True) or _has_ended(store, task_id):
+            return
+    raise StoreBusy("the open round keeps changing; try again")
+
+
+def _has_ended(store: Store, task_id: str) -> bool:
+    task = store.read(lambda tx: tx.tasks.get(task_id))
+    return task is None or task.ended
 
 
 def _stop_while_enrolling(tx: Transaction, task_id: str, now: Micros) -> None:
@@ -290,6 +301,7 @@ def _unchanged(tx: Transaction, snapshot: Snapshot) -> tuple[Task, Round | None]
         not task.ended
         and held == snapshot.held
         and tx.rounds.update_count(task.task_id, snapshot.held.round_number) == len(snapshot.updates)
+        and tx.rounds.budgets(task.task_id, snapshot.held.round_number) == snapshot.budgets
     )
     return task, held if same else None
 

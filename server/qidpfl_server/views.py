@@ -29,6 +29,7 @@ from qidpfl_shared.protocol.tasks import SelectionRule
 from .clock import Micros, as_datetime, seconds_left
 from .domain import Budget, BudgetState, Client, ClientState, Model, Round, Task, Update
 from .errors import Refused
+from .lifecycle import known_client
 from .store.transaction import Transaction
 
 
@@ -117,8 +118,9 @@ def task_summary(tx: Transaction, task: Task) -> TaskSummary:
     return TaskSummary(**{name: getattr(view, name) for name in TaskSummary.model_fields})
 
 
-def selection_verdict(tx: Transaction, client: Client) -> SelectionVerdict:
+def selection_verdict(tx: Transaction, client_id: str) -> SelectionVerdict:
     """A client's own label distance and verdict, and the counts."""
+    client = known_client(tx, client_id)
     task = tx.tasks.get(client.task_id)
     assert task is not None
     everybody = tx.clients.of_task(client.task_id)
@@ -136,7 +138,7 @@ def selection_verdict(tx: Transaction, client: Client) -> SelectionVerdict:
     )
 
 
-def round_result(tx: Transaction, task: Task, round_number: int, *, viewer: Client | None) -> RoundResult:
+def round_result(tx: Transaction, task: Task, round_number: int, *, viewer: str | None) -> RoundResult:
     """A round and what came of it: for a client the totals and itself, for others (`viewer` None) everybody."""
     held = tx.rounds.get(task.task_id, round_number)
     if held is None:
@@ -160,7 +162,7 @@ def round_result(tx: Transaction, task: Task, round_number: int, *, viewer: Clie
         model_digest=None if model is None else model.digest,
         accuracy=held.accuracy,
         loss=held.loss,
-        own=next((result for result in results if viewer and result.client_id == viewer.client_id), None),
+        own=next((result for result in results if result.client_id == viewer), None),
         clients=None if viewer is not None or not closed else tuple(results),
     )
 
@@ -206,8 +208,9 @@ def _regrets(task: Task, held: Round, clients: list[Client], budgets: dict[str, 
     return {client.client_id: float(value) for client, value in zip(bidders, found, strict=True)}
 
 
-def ledger(tx: Transaction, client: Client) -> Ledger:
+def ledger(tx: Transaction, client_id: str) -> Ledger:
     """A client's own account with a task: the histogram, then every round it answered."""
+    client = known_client(tx, client_id)
     task = tx.tasks.get(client.task_id)
     assert task is not None
     entries = [_histogram_entry(client)] if client.has_profile else []
@@ -258,7 +261,7 @@ def _round_entry(
     if update is None:
         closed = held.state is not RoundState.OPEN or budget.state is BudgetState.DECLINED
         state = SpendState.FREED if closed else SpendState.RESERVED
-    elif paid is None and (held.state is not RoundState.OPEN or task.ended):
+    elif not update.accepted and (held.state is not RoundState.OPEN or task.ended):
         state = SpendState.SPENT_UNPAID
     else:
         state = SpendState.SPENT

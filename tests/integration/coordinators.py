@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import numpy as np
@@ -81,11 +83,8 @@ class Coordinator:
         return where + (["--blob-dir", str(self.blob_dir)] if self.blob_dir else [])
 
     def _drain(self) -> None:
-        import threading
-
-        process = self.process
-        assert process is not None and process.stderr is not None
-        threading.Thread(target=process.stderr.read, daemon=True).start()
+        assert self.process is not None and self.process.stderr is not None
+        threading.Thread(target=_read_to_the_end, args=[self.process.stderr], daemon=True).start()
 
 
 @contextmanager
@@ -112,13 +111,22 @@ class ScriptedClient:
     token: str = ""
     seen: str = "0.0"
     sent: dict[int, bytes] = field(default_factory=dict)
+    client_id: str = ""
+    unanswered: dict[str, Any] | None = None
+    # Where to go on after a lost connection ("" while nobody is there); by default always to `url`.
+    locate: Callable[[], str] | None = None
+    # What was promised to this client: digests per round, and the announcements of each round and attempt.
+    receipts: dict[int, set[str]] = field(default_factory=dict)
+    offers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.http = httpx.Client(base_url=f"{self.url}/v1/tasks/{self.task_id}", timeout=60)
+        weakref.finalize(self, self.http.close)
 
     def enrol(self) -> None:
         body = {"enrolment_code": self.code, "enrolment_key": self.key}
-        self.token = self.http.post("/clients", json=body).raise_for_status().json()["token"]
+        answer = self.http.post("/clients", json=body).raise_for_status().json()
+        self.token, self.client_id = answer["token"], answer["client_id"]
         self.http.headers["Authorization"] = f"Bearer {self.token}"
 
     def profile(self) -> httpx.Response:
@@ -132,7 +140,12 @@ class ScriptedClient:
 
     def poll(self, wait: float = 10.0) -> dict[str, Any] | None:
         answer = self.http.get("/rounds/current", params={"after": self.seen, "wait": wait}).raise_for_status()
-        return None if answer.status_code == 204 else answer.json()
+        if answer.status_code == 204:
+            return None
+        news: dict[str, Any] = answer.json()
+        if offer := news["round"]:
+            self.offers.setdefault(f"{offer['round_number']}.{offer['attempt']}", []).append(offer)
+        return news
 
     def declare(self, offer: dict[str, Any]) -> httpx.Response:
         rho = 0.05
@@ -151,13 +164,18 @@ class ScriptedClient:
     def upload(self, offer: dict[str, Any], data: bytes | None = None, digest: str | None = None) -> httpx.Response:
         body = self.update(offer) if data is None else data
         headers = {"Content-Digest": digest or digest_header(body), "Content-Type": "application/octet-stream"}
-        return self.http.put(f"/rounds/{offer['round_number']}/update", content=body, headers=headers)
+        answer = self.http.put(f"/rounds/{offer['round_number']}/update", content=body, headers=headers)
+        if answer.is_success:
+            self.receipts.setdefault(offer["round_number"], set()).add(answer.json()["digest"])
+        return answer
 
     def play(self, offer: dict[str, Any]) -> None:
         """Answer one round, whatever of it was already done."""
         if offer["standing"] == "invited":
             self.declare(offer).raise_for_status()
+            self.unanswered = offer
             self.upload(offer).raise_for_status()
+            self.unanswered = None
         self.seen = f"{offer['round_number']}.{offer['attempt']}"
 
     def run(self, *, patience_s: float = 60.0) -> dict[str, Any]:
@@ -168,6 +186,7 @@ class ScriptedClient:
                 if not self.token:
                     self.enrol()
                 self.profile().raise_for_status()
+                self._ask_again()
                 while (answer := self.poll()) is None or answer["task_state"] in ("enrolling", "training"):
                     if answer and answer["round"]:
                         self.play(answer["round"])
@@ -176,7 +195,28 @@ class ScriptedClient:
                 if isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in (410, 429, 503):
                     raise
                 time.sleep(0.1)
+                self._follow(deadline)
         raise TimeoutError("the task did not end in time")
+
+    def _ask_again(self) -> None:
+        """Repeat an upload whose answer was lost, before anything else."""
+        if self.unanswered is not None:
+            answer = self.upload(self.unanswered)
+            if answer.status_code != 410:
+                answer.raise_for_status()
+            self.unanswered = None
+
+    def _follow(self, deadline: float) -> None:
+        while self.locate is not None and time.monotonic() < deadline:
+            if url := self.locate():
+                self.http.base_url = f"{url}/v1/tasks/{self.task_id}"
+                return
+            time.sleep(0.1)
+
+
+def _read_to_the_end(stream: IO[str]) -> None:
+    with stream:
+        stream.read()
 
 
 def digest_header(data: bytes) -> str:

@@ -1,12 +1,17 @@
 """Long polls: every waiter of a task is woken from one cached board, and holds neither thread nor connection."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import anyio.to_thread
+import structlog
 
+from ..errors import CoordinatorError
 from ..store.store import Store
 from ..views import Board, board
+
+_log = structlog.get_logger()
 
 
 class _Feed:
@@ -15,6 +20,7 @@ class _Feed:
     def __init__(self) -> None:
         self.board: Board | None = None
         self.changed = asyncio.Event()
+        self.reading = asyncio.Lock()
 
 
 class Announcements:
@@ -27,8 +33,9 @@ class Announcements:
         self._stale: set[str] = set()
         self._wake = asyncio.Event()
         self._closing = False
-        self._pulse = -1
+        self._foreign_commits = -1
         self._listeners: list[Callable[[set[str]], None]] = []
+        self._foreign_listeners: list[Callable[[], None]] = []
 
     def listen(self) -> None:
         """Start to hear of commits; call it on the event loop."""
@@ -38,6 +45,10 @@ class Announcements:
     def on_change(self, listener: Callable[[set[str]], None]) -> None:
         """Call `listener` on the event loop with the ids of changed tasks (empty: any of them may have changed)."""
         self._listeners.append(listener)
+
+    def on_foreign_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` on the event loop when another process has changed the store."""
+        self._foreign_listeners.append(listener)
 
     @property
     def closing(self) -> bool:
@@ -54,7 +65,7 @@ class Announcements:
         """The board of a task, read at the first time."""
         feed = self._feeds.setdefault(task_id, _Feed())
         if feed.board is None:
-            await self._refresh(task_id, feed)
+            await self._refresh(task_id, feed, first=True)
             if feed.board is None:
                 self._feeds.pop(task_id, None)
         return feed.board
@@ -72,30 +83,53 @@ class Announcements:
 
     async def run(self) -> None:
         """Refresh what has changed, here or (seen once a second) in another process."""
+        next_look = time.monotonic()
         while not self._closing:
             try:
                 async with asyncio.timeout(1.0):
                     await self._wake.wait()
             except TimeoutError:
-                await self._look_at_pulse()
+                pass
             self._wake.clear()
-            stale, self._stale = self._stale, set()
+            try:
+                if time.monotonic() >= next_look:
+                    next_look = time.monotonic() + 1.0
+                    await self._look_at_pulse()
+                await self._refresh_stale()
+            except CoordinatorError as error:
+                _log.warning("store_unavailable", reason=str(error))
+
+    async def _refresh_stale(self) -> None:
+        stale, self._stale = self._stale, set()
+        try:
             for task_id in stale & set(self._feeds):
                 await self._refresh(task_id, self._feeds[task_id])
-            if stale:
-                self._notify(stale)
+        except CoordinatorError:
+            self._stale |= stale
+            raise
+        if stale:
+            self._notify(stale)
 
     async def _look_at_pulse(self) -> None:
         pulse = await anyio.to_thread.run_sync(self._store.read, lambda tx: tx.pulse())
-        if self._pulse not in (-1, pulse):
+        # Own commits are counted before they happen and subtracted after the look: a foreign one may be seen late, or
+        # twice, but never missed.
+        foreign = pulse - self._store.own_commits
+        if foreign > self._foreign_commits:
             self._stale |= set(self._feeds)
+            for listener in self._foreign_listeners:
+                listener()
             self._notify(set())
-        self._pulse = pulse
+        self._foreign_commits = foreign
 
-    async def _refresh(self, task_id: str, feed: _Feed) -> None:
-        feed.board = await anyio.to_thread.run_sync(self._store.read, lambda tx: board(tx, task_id))
-        feed.changed.set()
-        feed.changed = asyncio.Event()
+    async def _refresh(self, task_id: str, feed: _Feed, *, first: bool = False) -> None:
+        # One after the other: an older board never replaces a newer one.
+        async with feed.reading:
+            if first and feed.board is not None:
+                return
+            feed.board = await anyio.to_thread.run_sync(self._store.read, lambda tx: board(tx, task_id))
+            feed.changed.set()
+            feed.changed = asyncio.Event()
 
     def _notify(self, task_ids: set[str]) -> None:
         for listener in self._listeners:

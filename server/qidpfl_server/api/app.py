@@ -39,9 +39,11 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         announcements.listen()
         announcements.on_change(clockwork.poke)
+        announcements.on_foreign_change(app.state.context.callers.forget)
         async with anyio.create_task_group() as group:
             group.start_soon(announcements.run)
             group.start_soon(clockwork.run)
+            group.start_soon(clockwork.keep_clean)
             yield
             announcements.close()
             group.cancel_scope.cancel()

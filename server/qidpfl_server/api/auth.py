@@ -3,8 +3,6 @@
 Unknown, wrong and revoked credentials get one and the same answer. What a known caller may not do is 403.
 """
 
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated
 
 from fastapi import Depends, Path, Security
@@ -12,32 +10,14 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from qidpfl_shared.protocol.errors import ErrorCode
 
-from ..domain import Client
 from ..errors import Refused
 from ..identifiers import hash_secret, same_secret
+from .callers import Caller, Role
 from .context import Context, Ctx
 
 _bearer = HTTPBearer(auto_error=False, description="an admin, viewer or client token, or an enrolment code")
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 TaskId = Annotated[str, Path(max_length=64, pattern=r"^[0-9a-f]{1,64}$", description="the id of a task")]
-
-
-class Role(StrEnum):
-    """The roles, each with its own credentials."""
-
-    ADMIN = "admin"
-    VIEWER = "viewer"
-    CLIENT = "client"
-    CODE = "code"
-
-
-@dataclass(frozen=True)
-class Caller:
-    """Somebody whose credentials are good."""
-
-    role: Role
-    client: Client | None = None
-    task_id: str | None = None
 
 
 async def identify(context: Ctx, credentials: Bearer) -> Caller:
@@ -49,16 +29,19 @@ async def identify(context: Ctx, credentials: Bearer) -> Caller:
         return Caller(Role.ADMIN)
     if same_secret(token, context.secrets.viewer):
         return Caller(Role.VIEWER)
-    found = await _look_up(context, hash_secret(token))
+    token_hash = hash_secret(token)
+    era = context.callers.era
+    found = context.callers.get(token_hash) or await _look_up(context, token_hash)
     if found is None:
         raise Refused(ErrorCode.UNAUTHENTICATED)
+    context.callers.add(token_hash, found, era=era)
     return found
 
 
 async def _look_up(context: Context, token_hash: str) -> Caller | None:
     client = await context.read(lambda tx: tx.clients.by_token(token_hash))
     if client is not None:
-        return Caller(Role.CLIENT, client, client.task_id)
+        return Caller(Role.CLIENT, client.client_id, client.task_id)
     task_id = await context.read(lambda tx: tx.tasks.task_of_code(token_hash))
     return None if task_id is None else Caller(Role.CODE, None, task_id)
 
@@ -93,15 +76,15 @@ async def anybody_of_task(task_id: TaskId, caller: Identified) -> Caller:
     return caller
 
 
-async def participant(task_id: TaskId, caller: Identified) -> Client:
-    """A client of this task."""
-    if caller.client is None or caller.task_id != task_id:
+async def participant(task_id: TaskId, caller: Identified) -> str:
+    """The id of a client of this task."""
+    if caller.client_id is None or caller.task_id != task_id:
         raise Refused(ErrorCode.FORBIDDEN)
-    return caller.client
+    return caller.client_id
 
 
 Admin = Annotated[Caller, Depends(admin)]
 Operator = Annotated[Caller, Depends(operator)]
 Reader = Annotated[Caller, Depends(reader)]
 AnybodyOfTask = Annotated[Caller, Depends(anybody_of_task)]
-Participant = Annotated[Client, Depends(participant)]
+ClientId = Annotated[str, Depends(participant)]

@@ -13,6 +13,7 @@ from ..settings import Settings
 from ..store.store import Store
 from ..store.transaction import Transaction
 from .announcements import Announcements
+from .callers import KnownCallers
 from .metrics import Metrics
 
 Result = TypeVar("Result")
@@ -39,6 +40,7 @@ class Context:
         self.announcements = announcements
         self.clockwork = clockwork
         self.metrics = metrics
+        self.callers = KnownCallers()
         self.readers = anyio.CapacityLimiter(8)
         self.upload_slots = anyio.CapacityLimiter(settings.max_uploads)
         self.disk = anyio.CapacityLimiter(8)
@@ -55,7 +57,8 @@ class Context:
         return await self.store.write_async(work)
 
 
-def get_context(request: Request) -> Context:
+async def get_context(request: Request) -> Context:
+    """Asynchronous only so that no request needs a thread for it."""
     context: Context = request.app.state.context
     return context
 

@@ -43,6 +43,6 @@ async def metrics(context: Ctx, credentials: Bearer) -> Response:
     """Open on a loopback address; elsewhere for admin and viewer."""
     if not context.settings.docs_are_open:
         caller = await identify(context, credentials)
-        if caller.client is not None or caller.task_id is not None:
+        if caller.task_id is not None:
             raise Refused(ErrorCode.UNAUTHENTICATED)
     return Response(generate_latest(context.metrics.registry), media_type=CONTENT_TYPE_LATEST)

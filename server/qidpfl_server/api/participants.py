@@ -25,9 +25,9 @@ from ..clock import SECOND
 from ..enrolment import enrol, leave, store_profile
 from ..errors import Refused
 from ..failpoints import failpoint
-from ..rounds import accept_update, admit_update, declare, mark_coming_back
+from ..rounds import accept_update, declare, first_receipt, mark_coming_back
 from ..views import ledger, selection_verdict
-from .auth import Participant, TaskId
+from .auth import ClientId, TaskId
 from .context import Ctx
 from .problems import responses
 from .uploads import receive
@@ -58,6 +58,7 @@ async def enrol_client(context: Ctx, task_id: TaskId, request: Annotated[EnrolRe
     """Become a client of the task. Repeatable with the same key until the profile is stored."""
     now = context.now()
     answer = await context.write(lambda tx: enrol(tx, task_id, request, now))
+    context.callers.forget()
     failpoint("enrol.after_commit")
     return answer
 
@@ -76,17 +77,17 @@ async def enrol_client(context: Ctx, task_id: TaskId, request: Annotated[EnrolRe
         ErrorCode.OUT_OF_BOUNDS,
     ),
 )
-async def put_profile(context: Ctx, client: Participant, task_id: TaskId, profile: Annotated[Profile, Body()]) -> None:
+async def put_profile(context: Ctx, client_id: ClientId, task_id: TaskId, profile: Annotated[Profile, Body()]) -> None:
     """Label histogram, size, privacy value and caps; frozen once stored."""
     now = context.now()
-    await context.write(lambda tx: store_profile(tx, client.client_id, profile, now))
+    await context.write(lambda tx: store_profile(tx, client_id, profile, now))
     failpoint("profile.after_commit")
 
 
 @router.get("/clients/me/selection", summary="Was I selected?", responses=responses(*_OWN))
-async def get_selection(context: Ctx, client: Participant, task_id: TaskId) -> SelectionVerdict:
+async def get_selection(context: Ctx, client_id: ClientId, task_id: TaskId) -> SelectionVerdict:
     """The client's own label distance, the threshold and the counts."""
-    return await context.read(lambda tx: selection_verdict(tx, client))
+    return await context.read(lambda tx: selection_verdict(tx, client_id))
 
 
 @router.get(
@@ -97,7 +98,7 @@ async def get_selection(context: Ctx, client: Participant, task_id: TaskId) -> S
 )
 async def get_announcement(
     context: Ctx,
-    client: Participant,
+    client_id: ClientId,
     task_id: TaskId,
     after: Annotated[str, Query(pattern=r"^\d{1,7}\.\d{1,4}$", description="{round}.{attempt} already known")] = "0.0",
     wait: Annotated[float, Query(ge=0, le=60, description="seconds to wait for something newer")] = 0.0,
@@ -117,9 +118,9 @@ async def get_announcement(
                 break
             return Response(status_code=204)
         await context.announcements.wait(task_id, left)
-    if board.standings.get(client.client_id) is Standing.SET_ASIDE and not client.coming_back:
-        await context.write(lambda tx: mark_coming_back(tx, client.client_id))
-    body = board.announcement(client.client_id, context.now())
+    if board.standings.get(client_id) is Standing.SET_ASIDE:
+        await context.write(lambda tx: mark_coming_back(tx, client_id))
+    body = board.announcement(client_id, context.now())
     return Response(body.model_dump_json(), media_type="application/json")
 
 
@@ -139,14 +140,14 @@ async def get_announcement(
 )
 async def put_budget(
     context: Ctx,
-    client: Participant,
+    client_id: ClientId,
     task_id: TaskId,
     round_number: RoundNumber,
     request: Annotated[BudgetRequest, Body(examples=[{"rho": 0.05}])],
 ) -> BudgetReceipt:
     """The Stage II answer. May be changed once, to a decline, before the upload."""
     now = context.now()
-    receipt = await context.write(lambda tx: declare(tx, client, round_number, request, now))
+    receipt = await context.write(lambda tx: declare(tx, client_id, round_number, request, now))
     failpoint("declare.after_commit")
     return receipt
 
@@ -181,7 +182,7 @@ async def put_budget(
 )
 async def put_update(
     context: Ctx,
-    client: Participant,
+    client_id: ClientId,
     task_id: TaskId,
     round_number: RoundNumber,
     request: Request,
@@ -190,9 +191,9 @@ async def put_update(
     """Once per round and client. Acknowledged only when durable; a repeat of the same bytes gets its first receipt."""
     digest = parse_content_digest(content_digest)
     now = context.now()
-    admission = await context.read(lambda tx: admit_update(tx, client, round_number, digest, now))
-    if admission.receipt is not None:
-        return admission.receipt
+    known = await context.read(lambda tx: first_receipt(tx, task_id, client_id, round_number, digest, now))
+    if known is not None:
+        return known
     board = await context.announcements.current(task_id)
     assert board is not None
     byte_length = board.task.spec.layout.byte_length
@@ -202,22 +203,24 @@ async def put_update(
         with await anyio.to_thread.run_sync(context.store.blobs.stage, limiter=context.disk) as blob:
             norm = await receive(context, blob, request.stream(), byte_length=byte_length, digest=digest)
             arrived = context.now()
-            receipt = await context.write(lambda tx: accept_update(tx, client, round_number, blob, norm, arrived))
+            receipt = await context.write(
+                lambda tx: accept_update(tx, task_id, client_id, round_number, blob, norm, arrived)
+            )
     failpoint("upload.after_commit")
     return receipt
 
 
 @router.get("/clients/me/ledger", summary="My ledger", responses=responses(*_OWN))
-async def get_ledger(context: Ctx, client: Participant, task_id: TaskId) -> Ledger:
+async def get_ledger(context: Ctx, client_id: ClientId, task_id: TaskId) -> Ledger:
     """What was declared, what is proven, what was paid."""
-    return await context.read(lambda tx: ledger(tx, client))
+    return await context.read(lambda tx: ledger(tx, client_id))
 
 
 @router.delete("/clients/me", status_code=204, summary="Leave", responses=responses(*_OWN))
-async def leave_task(context: Ctx, client: Participant, task_id: TaskId) -> None:
+async def leave_task(context: Ctx, client_id: ClientId, task_id: TaskId) -> None:
     """Out from the next round on; the ledgers stay."""
     now = context.now()
-    await context.write(lambda tx: leave(tx, client.client_id, now))
+    await context.write(lambda tx: leave(tx, client_id, now))
 
 
 def _check_headers(request: Request, byte_length: int) -> None:

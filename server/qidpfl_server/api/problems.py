@@ -62,7 +62,9 @@ def install(app: FastAPI) -> None:
     async def refused(request: Request, error: CoordinatorError) -> JSONResponse:
         if error.code.status >= 500:
             _log.warning("request_failed", path=request.url.path, code=error.code.value, reason=error.detail)
-        return problem_response(error.code, error.detail or None, retry_after_s=error.retry_after_s)
+        # What went wrong inside is for the log: it names files and tables.
+        detail = None if error.code is ErrorCode.INTERNAL_ERROR else error.detail or None
+        return problem_response(error.code, detail, retry_after_s=error.retry_after_s)
 
     @app.exception_handler(WireError)
     async def unreadable(request: Request, error: WireError) -> JSONResponse:

@@ -8,15 +8,16 @@ from typing import Annotated, Any
 import anyio.to_thread
 from fastapi import APIRouter, Header, Path, Response
 from fastapi.responses import StreamingResponse
-from safetensors.numpy import save
 
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import Event, ModelInfo, RoundResult, TaskView
-from qidpfl_shared.protocol.wire import content_digest, decode, unflatten
+from qidpfl_shared.protocol.wire import content_digest
 
 from ..domain import Model, Task
 from ..errors import Refused
+from ..export import safetensors_bytes
 from ..lifecycle import locked
+from ..retention import first_kept_round
 from ..store.transaction import Transaction
 from ..views import model_info, round_result, task_view
 from .auth import AnybodyOfTask, Operator, Reader, TaskId
@@ -56,8 +57,7 @@ async def export_model(context: Ctx, caller: Reader, task_id: TaskId, version: V
     """The named tensors of a version in the safetensors format."""
     task, model = await _task_and_model(context, task_id, version)
     data = await anyio.to_thread.run_sync(context.store.blobs.get, model.digest)
-    tensors = unflatten(vector=decode(data, dimension=task.spec.dimension), layout=task.spec.layout)
-    return Response(save(dict(tensors)), media_type="application/octet-stream")
+    return Response(safetensors_bytes(task.spec, data), media_type="application/octet-stream")
 
 
 @router.get(
@@ -77,7 +77,7 @@ async def get_model(context: Ctx, caller: Reader, task_id: TaskId, version: Vers
 @router.get("/rounds/{round_number}", summary="Result of a round", responses=responses(*_READ))
 async def get_round(context: Ctx, caller: Reader, task_id: TaskId, round_number: RoundNumber) -> RoundResult:
     """The totals, and one's own part; for admin and viewer everybody's, once the round is closed."""
-    return await context.read(lambda tx: round_result(tx, locked(tx, task_id), round_number, viewer=caller.client))
+    return await context.read(lambda tx: round_result(tx, locked(tx, task_id), round_number, viewer=caller.client_id))
 
 
 @router.get(
@@ -122,8 +122,11 @@ def _as_server_sent(event: Event) -> str:
 
 
 async def _task_and_model(context: Context, task_id: str, version: int) -> tuple[Task, Model]:
-    task = await context.read(lambda tx: locked(tx, task_id))
-    model = await context.read(lambda tx: tx.tasks.model(task_id, version))
-    if model is None:
-        raise Refused(ErrorCode.NOT_FOUND, f"there is no model version {version}")
-    return task, model
+    def look_up(tx: Transaction) -> tuple[Task, Model]:
+        task = locked(tx, task_id)
+        model = tx.tasks.model(task_id, version)
+        if model is None or version < first_kept_round(tx, task):
+            raise Refused(ErrorCode.NOT_FOUND, f"there is no model version {version}, or no longer")
+        return task, model
+
+    return await context.read(look_up)

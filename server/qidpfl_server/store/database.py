@@ -12,7 +12,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from ..errors import CoordinatorError, DamagedState, StorageFull, StoreBusy
@@ -35,8 +35,6 @@ def open_engine(url: str) -> Engine:
 
 
 def _open_sqlite(url: URL) -> Engine:
-    if url.database:
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(url, connect_args={"timeout": _BUSY_TIMEOUT_S, "check_same_thread": False}, pool_size=8)
 
     @event.listens_for(engine, "connect")
@@ -100,10 +98,15 @@ def _translated(error: DBAPIError) -> CoordinatorError:
 
 def migrate(engine: Engine) -> None:
     """Bring the tables to the version this program knows; refuse a store that is newer or not ours."""
+    if engine.dialect.name == "sqlite" and engine.url.database:
+        Path(engine.url.database).parent.mkdir(parents=True, exist_ok=True)
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS))
     try:
         with engine.begin() as connection:
+            if engine.dialect.name == "postgresql":
+                # Several coordinators may find the same empty database: one of them makes the tables.
+                connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('qidpfl.migrate'))"))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     except CommandError as error:
@@ -112,8 +115,7 @@ def migrate(engine: Engine) -> None:
             f"the store at {_shown(engine)} has another version than {known}, the one this program knows: {error}"
         ) from error
     except SQLAlchemyError as error:
-        reason = str(getattr(error, "orig", error)).splitlines()[0]
-        raise DamagedState(f"the store at {_shown(engine)} cannot be opened: {reason}") from error
+        raise _unusable(engine, error) from error
 
 
 def check_integrity(engine: Engine) -> list[str]:
@@ -123,6 +125,38 @@ def check_integrity(engine: Engine) -> list[str]:
     with engine.connect().execution_options(read_only=True) as connection:
         found = [str(row[0]) for row in connection.execute(text("PRAGMA integrity_check"))]
     return [] if found == ["ok"] else found
+
+
+def copy_sqlite(engine: Engine, target: Path) -> None:
+    """Copy a SQLite store, live or stopped, as it is at one moment, and make the copy durable."""
+    source = engine.raw_connection()
+    try:
+        copy = sqlite3.connect(target)
+        try:
+            # All pages in one step: the copy is one snapshot, writers go on meanwhile and never make it start again.
+            source.driver_connection.backup(copy)  # type: ignore[union-attr]
+        finally:
+            copy.close()
+    except sqlite3.Error as error:
+        raise StoreBusy(f"the store at {_shown(engine)} cannot be copied: {error}") from error
+    finally:
+        source.close()
+    with target.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def require_existing(engine: Engine) -> None:
+    """Refuse a place that holds no store: a command that only looks must not make one."""
+    database = engine.url.database
+    present = engine.dialect.name != "sqlite" or not database or Path(database).is_file()
+    if present:
+        try:
+            with engine.connect().execution_options(read_only=True) as connection:
+                present = inspect(connection).has_table("alembic_version")
+        except SQLAlchemyError as error:
+            raise _unusable(engine, error) from error
+    if not present:
+        raise DamagedState(f"there is no store at {_shown(engine)}")
 
 
 @contextmanager
@@ -141,6 +175,11 @@ def exclusive(engine: Engine) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _unusable(engine: Engine, error: SQLAlchemyError) -> DamagedState:
+    reason = str(getattr(error, "orig", error)).splitlines()[0]
+    return DamagedState(f"the store at {_shown(engine)} cannot be opened: {reason}")
 
 
 def _shown(engine: Engine) -> str:

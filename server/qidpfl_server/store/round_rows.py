@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Table, func, insert, select, update
+from sqlalchemy import Connection, Row, Table, func, insert, or_, select, update
 
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState
 
-from ..domain import Budget, BudgetState, Invitation, Round, Update
-from .schema import budgets, invitations, payments, rounds, updates
+from ..domain import Budget, BudgetState, ClientState, Invitation, Round, Update
+from .schema import budgets, clients, invitations, payments, rounds, updates
 
 
 class RoundRows:
@@ -73,6 +73,39 @@ class RoundRows:
             )
             for row in self._of_round(invitations, task_id, round_number)
         }
+
+    def awaited(self, task_id: str, round_number: int, *, silent: bool) -> int:
+        """How many invited clients may still deliver: those with a budget and, with `silent`, those without answer."""
+        same_round = [
+            (table.c.task_id == invitations.c.task_id)
+            & (table.c.round_number == invitations.c.round_number)
+            & (table.c.client_id == invitations.c.client_id)
+            for table in (budgets, updates)
+        ]
+        joined = (
+            invitations.join(clients, clients.c.client_id == invitations.c.client_id)
+            .outerjoin(budgets, same_round[0])
+            .outerjoin(updates, same_round[1])
+        )
+        answered = budgets.c.state.in_((BudgetState.DECLARED, BudgetState.JOINED))
+        query = (
+            select(func.count())
+            .select_from(joined)
+            .where(
+                invitations.c.task_id == task_id,
+                invitations.c.round_number == round_number,
+                invitations.c.standing == Standing.INVITED,
+                clients.c.state == ClientState.SELECTED,
+                updates.c.digest.is_(None),
+                or_(answered, budgets.c.state.is_(None)) if silent else answered,
+            )
+        )
+        return int(self._connection.execute(query).scalar_one())
+
+    def standing(self, task_id: str, round_number: int, client_id: str) -> Standing | None:
+        query = select(invitations.c.standing).where(*_where(invitations, task_id, round_number, client_id))
+        found = self._connection.execute(query).scalar()
+        return None if found is None else Standing(found)
 
     def put_budget(self, known: Round, budget: Budget) -> None:
         """Insert or replace a client's answer."""
@@ -154,17 +187,23 @@ class RoundRows:
             for row in answered
         ]
 
-    def sent_budgets(self, task_id: str) -> list[tuple[int, str, float, BudgetState, bool]]:
-        """(round, client, rho, state of the answer, whether an update came) of all answers in a task."""
-        joined = budgets.outerjoin(
+    def spent_budgets(self, task_id: str, client_ids: Sequence[str]) -> list[tuple[int, str, float]]:
+        """(round, client, rho) of every update that came; of one client, or of all where more are asked for."""
+        joined = budgets.join(
             updates,
             (budgets.c.task_id == updates.c.task_id)
             & (budgets.c.round_number == updates.c.round_number)
             & (budgets.c.client_id == updates.c.client_id),
         )
-        columns = (budgets.c.round_number, budgets.c.client_id, budgets.c.rho, budgets.c.state, updates.c.digest)
-        rows = self._connection.execute(select(*columns).select_from(joined).where(budgets.c.task_id == task_id))
-        return [(r.round_number, r.client_id, r.rho, BudgetState(r.state), r.digest is not None) for r in rows]
+        query = (
+            select(budgets.c.round_number, budgets.c.client_id, budgets.c.rho)
+            .select_from(joined)
+            .where(budgets.c.task_id == task_id)
+            .order_by(budgets.c.round_number)
+        )
+        if len(client_ids) == 1:
+            query = query.where(budgets.c.client_id == client_ids[0])
+        return [(row.round_number, row.client_id, row.rho) for row in self._connection.execute(query)]
 
     def _of_round(self, table: Table, task_id: str, round_number: int) -> Sequence[Row[Any]]:
         where = (table.c.task_id == task_id, table.c.round_number == round_number)

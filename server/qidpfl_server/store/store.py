@@ -37,6 +37,8 @@ class Store:
     def __init__(self, engine: Engine, blobs: Blobs) -> None:
         self.engine = engine
         self.blobs = blobs
+        # How much of the pulse is this process's own doing.
+        self.own_commits = 0
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._listeners: list[Callable[[set[str]], None]] = []
         self._writer = threading.Thread(target=self._write_for_ever, name="store-writer", daemon=True)
@@ -46,11 +48,17 @@ class Store:
         """Call `listener` with the ids of the tasks that a commit has changed, from the writer's thread."""
         self._listeners.append(listener)
 
-    def read(self, work: Work[Result]) -> Result:
-        """Run a function that only reads. Blocks; call it from a thread."""
+    def read(self, work: Work[Result], *, snapshot: bool = False) -> Result:
+        """Run a function that only reads. Blocks; call it from a thread.
+
+        A `snapshot` shows one moment throughout. SQLite always gives one; PostgreSQL by default one per statement.
+        """
+        options: dict[str, Any] = {"read_only": True}
+        if snapshot and self.engine.dialect.name == "postgresql":
+            options["isolation_level"] = "REPEATABLE READ"
         with (
             translated_errors(),
-            self.engine.connect().execution_options(read_only=True) as connection,
+            self.engine.connect().execution_options(**options) as connection,
             connection.begin(),
         ):
             return work(Transaction(connection, self.blobs))
@@ -108,7 +116,9 @@ class Store:
                 if transaction.touched:
                     transaction.count_commit()
                 touched = transaction.touched
+                self.own_commits += bool(touched)
         except Exception as error:
+            self.own_commits -= bool(touched)
             failure = error if isinstance(error, CoordinatorError) else StoreBusy(f"the commit failed: {error}")
             for request in batch:
                 request.answer.set_exception(failure)

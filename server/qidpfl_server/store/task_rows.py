@@ -1,5 +1,6 @@
 """Tasks, their enrolment codes and models."""
 
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select, update
@@ -35,8 +36,13 @@ class TaskRows:
         return self._one(select(tasks).where(tasks.c.task_id == task_id))
 
     def lock(self, task_id: str) -> Task | None:
-        """The task, held until the end of the transaction: all changes of one task happen one after the other."""
-        return self._one(select(tasks).where(tasks.c.task_id == task_id).with_for_update())
+        """The task, held until the end of the transaction: all changes of one task happen one after the other.
+
+        Whoever only reads holds nothing, and waits for nobody.
+        """
+        query = select(tasks).where(tasks.c.task_id == task_id)
+        reading = self._connection.get_execution_options().get("read_only", False)
+        return self._one(query if reading else query.with_for_update())
 
     def by_name(self, name: str) -> Task | None:
         return self._one(select(tasks).where(tasks.c.name == name))
@@ -111,18 +117,24 @@ class TaskRows:
         return self._connection.execute(update(tasks).where(*where).values(**values)).rowcount == 1
 
 
-def _task(row: Row[Any]) -> Task:
+# A spec never changes, so that what was once read and checked need not be read again.
+@lru_cache(maxsize=256)
+def _spec(task_id: str, text: str, digest: str) -> TaskSpec:
     try:
-        spec = TaskSpec.model_validate_json(row.spec)
+        spec = TaskSpec.model_validate_json(text)
     except ValueError as error:
-        raise DamagedState(f"the spec of task {row.task_id} in table tasks cannot be read") from error
-    if spec.digest != row.spec_digest:
-        raise DamagedState(f"the spec of task {row.task_id} in table tasks does not have its recorded digest")
+        raise DamagedState(f"the spec of task {task_id} in table tasks cannot be read") from error
+    if spec.digest != digest:
+        raise DamagedState(f"the spec of task {task_id} in table tasks does not have its recorded digest")
+    return spec
+
+
+def _task(row: Row[Any]) -> Task:
     return Task(
         task_id=row.task_id,
         name=row.name,
         preset=row.preset,
-        spec=spec,
+        spec=_spec(row.task_id, row.spec, row.spec_digest),
         spec_digest=row.spec_digest,
         state=TaskState(row.state),
         reason=row.reason,

@@ -1,6 +1,6 @@
 """What can be read and written inside one transaction, by subject."""
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, select, text
 
 from . import schema
 from .blobs import Blobs, StagedBlob
@@ -32,11 +32,21 @@ class Transaction:
         self.blobs.publish(blob)
         self.published = True
 
+    def referenced_blobs(self) -> set[str]:
+        """The digests of everything that the database refers to: models, momenta and updates of all tasks."""
+        columns = (schema.models.c.digest, schema.models.c.momentum_digest, schema.updates.c.digest)
+        found = {digest for column in columns for digest in self.connection.execute(select(column)).scalars()}
+        return {digest for digest in found if digest is not None}
+
     def count_commit(self) -> None:
         """Move the pulse that other processes watch."""
-        changed = self.connection.execute(update(schema.pulse).values(changes=schema.pulse.c.changes + 1))
-        if changed.rowcount == 0:
-            self.connection.execute(insert(schema.pulse).values(id=1, changes=1))
+        # One statement: two processes may both be the first.
+        self.connection.execute(
+            text(
+                "INSERT INTO pulse (id, changes) VALUES (1, 1)"
+                " ON CONFLICT (id) DO UPDATE SET changes = pulse.changes + 1"
+            )
+        )
 
     def pulse(self) -> int:
         """How many changing commits there have been."""

@@ -8,14 +8,15 @@ The audit shows that the energy is consistent, never that a release is private: 
 or deterministic looks the same, and so does pure noise without any training.
 """
 
+import importlib
 import math
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from types import ModuleType
 
 import numpy as np
 from scipy.special import ndtr, ndtri
-from scipy.stats import chi2, ncx2
 
 from . import arguments
 from .arguments import Numbers, Vector
@@ -182,7 +183,7 @@ def _lower_quantile(tail: float, dimension: int) -> float:
     """The energy that pure noise falls below with probability `tail`."""
     if dimension > _NORMAL_FROM:
         return max(0.0, dimension + float(ndtri(tail)) * math.sqrt(2 * dimension))
-    return float(chi2.ppf(tail, dimension))
+    return float(_distributions().chi2.ppf(tail, dimension))
 
 
 def _upper_quantile(tail: float, dimension: int, noncentrality: float) -> float:
@@ -190,20 +191,34 @@ def _upper_quantile(tail: float, dimension: int, noncentrality: float) -> float:
     if dimension + noncentrality > _NORMAL_FROM:
         spread = math.sqrt(2 * dimension + 4 * noncentrality)
         return dimension + noncentrality - float(ndtri(tail)) * spread
-    return float(ncx2.isf(tail, dimension, noncentrality) if noncentrality > 0 else chi2.isf(tail, dimension))
+    known = _distributions()
+    return float(
+        known.ncx2.isf(tail, dimension, noncentrality) if noncentrality > 0 else known.chi2.isf(tail, dimension)
+    )
 
 
 def _below(energy: float, dimension: int, noncentrality: float) -> float:
     if dimension + noncentrality > _NORMAL_FROM:
         return float(ndtr(_standardised(energy, dimension, noncentrality)))
-    return float(ncx2.cdf(energy, dimension, noncentrality) if noncentrality > 0 else chi2.cdf(energy, dimension))
+    known = _distributions()
+    return float(
+        known.ncx2.cdf(energy, dimension, noncentrality) if noncentrality > 0 else known.chi2.cdf(energy, dimension)
+    )
 
 
 def _above(energy: float, dimension: int, noncentrality: float) -> float:
     if dimension + noncentrality > _NORMAL_FROM:
         return float(ndtr(-_standardised(energy, dimension, noncentrality)))
-    return float(ncx2.sf(energy, dimension, noncentrality) if noncentrality > 0 else chi2.sf(energy, dimension))
+    known = _distributions()
+    return float(
+        known.ncx2.sf(energy, dimension, noncentrality) if noncentrality > 0 else known.chi2.sf(energy, dimension)
+    )
 
 
 def _standardised(energy: float, dimension: int, noncentrality: float) -> float:
     return (energy - dimension - noncentrality) / math.sqrt(2 * dimension + 4 * noncentrality)
+
+
+def _distributions() -> ModuleType:
+    """scipy.stats, which takes a second to load: only who audits pays for it."""
+    return importlib.import_module("scipy.stats")

@@ -319,6 +319,10 @@ def _check_bounds(spec: TaskSpec) -> None:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "reward_max_micro exceeds reward_total_micro")
     if rounds.min_updates > rounds.min_clients:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "min_updates exceeds min_clients: a round could never settle")
+    if rounds.expected_clients is not None and rounds.expected_clients < rounds.min_clients:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "expected_clients is below min_clients")
+    if spec.game.reward_range is not None and spec.game.reward_range.minimum_micro > bounds.reward_max_micro:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "the reward range begins above reward_max_micro")
     if max(rounds.min_clients, rounds.expected_clients or 0) > bounds.clients_max:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "more clients are expected than clients_max allows")
 
@@ -334,5 +338,5 @@ def _check_partition(spec: TaskSpec) -> None:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "two_class_ordinals belong to partition quality_mix")
     if len(set(ordinals)) != len(ordinals) or any(ordinal >= partition.clients for ordinal in ordinals):
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "two_class_ordinals must be different clients of the partition")
-    if (spec.rounds.expected_clients or spec.rounds.min_clients) > partition.clients:
+    if max(spec.rounds.min_clients, spec.rounds.expected_clients or 0) > partition.clients:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "more clients are expected than the partition has shards")

@@ -206,7 +206,7 @@ class BoltOn(_OneRelease):
 
     def signal_bound(self, *, size: int) -> float:
         """ηGmL: as many steps of length at most ηG as there are batches in all epochs."""
-        steps = len(batch_sizes(size=size, batch_size=self.batch_size)) * self.epochs
+        steps = _Batches(size, self.batch_size).count * self.epochs
         return self.learning_rate * self.gradient_bound * steps
 
 
@@ -236,7 +236,7 @@ class NoisyEpochs:
 
     def sensitivity(self, *, size: int) -> float:
         """2C/b of one step, with b the size of the smallest batch."""
-        return 2 * self.clip_norm / min(batch_sizes(size=size, batch_size=self.batch_size))
+        return 2 * self.clip_norm / _Batches(size, self.batch_size).small
 
     def step_noise_std(self, *, rho: float, batch: int) -> float:
         """The standard deviation of the noise on the mean of one batch of that many records: sqrt(2L/rho)·C/b."""
@@ -245,7 +245,8 @@ class NoisyEpochs:
 
     def noise_scale(self, *, size: int) -> float:
         """2η²L²C²·Σ 1/b² over the batches of an epoch: the noise of all steps, added up in the upload."""
-        squares = math.fsum(1 / b**2 for b in batch_sizes(size=size, batch_size=self.batch_size))
+        batches = _Batches(size, self.batch_size)
+        squares = (batches.count - batches.larger) / batches.small**2 + batches.larger / (batches.small + 1) ** 2
         return 2 * (self.learning_rate * self.epochs * self.clip_norm) ** 2 * squares
 
     def noise_std(self, *, rho: float, size: int) -> float:
@@ -259,7 +260,7 @@ class NoisyEpochs:
 
     def signal_bound(self, *, size: int) -> float:
         """ηCmL: as many steps of length at most ηC as there are batches in all epochs."""
-        steps = len(batch_sizes(size=size, batch_size=self.batch_size)) * self.epochs
+        steps = _Batches(size, self.batch_size).count * self.epochs
         return self.learning_rate * self.clip_norm * steps
 
 
@@ -269,7 +270,14 @@ def batch_sizes(*, size: int, batch_size: int) -> tuple[int, ...]:
     A short last batch would raise the sensitivity, so its records are spread over the others. Fewer records than
     `batch_size` make one batch.
     """
-    size = arguments.whole("size", size, minimum=1)
-    batches = max(1, size // arguments.whole("batch_size", batch_size, minimum=1))
-    small, larger = divmod(size, batches)
-    return (small + 1,) * larger + (small,) * (batches - larger)
+    batches = _Batches(size, batch_size)
+    return (batches.small + 1,) * batches.larger + (batches.small,) * (batches.count - batches.larger)
+
+
+class _Batches:
+    """The batches of an epoch by their numbers: `count` in all, `larger` of them with one record more than `small`."""
+
+    def __init__(self, size: int, batch_size: int) -> None:
+        size = arguments.whole("size", size, minimum=1)
+        self.count = max(1, size // arguments.whole("batch_size", batch_size, minimum=1))
+        self.small, self.larger = divmod(size, self.count)

@@ -1,0 +1,233 @@
+"""Seconds per round of a live coordinator with null training, against a bare upload handler in the same run.
+
+The bare handler streams, hashes, writes and syncs the same bytes, and does nothing else: no budgets, no payments, no
+database. Prints the ratio and the coordinator's peak memory; asserts nothing.
+"""
+
+import argparse
+import asyncio
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SIZES = [(clients, dimension) for dimension in (7_850, 1_663_370) for clients in (10, 100)]
+RECORDS = 3000
+
+BARE = """
+import asyncio, hashlib, os, pathlib, sys, uvicorn
+folder = pathlib.Path(sys.argv[1])
+def finish(file, path, name):
+    file.flush(); os.fsync(file.fileno()); file.close(); os.replace(path, folder / name)
+    descriptor = os.open(folder, os.O_RDONLY); os.fsync(descriptor); os.close(descriptor)
+async def app(scope, receive, send):
+    if scope["type"] != "http":
+        return
+    path = folder / f"{id(scope)}.part"
+    digest, file, more = hashlib.sha256(), open(path, "wb"), True
+    while more:
+        message = await receive()
+        digest.update(message["body"]); file.write(message["body"]); more = message.get("more_body", False)
+    await asyncio.to_thread(finish, file, path, digest.hexdigest())
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"{}"})
+class Server(uvicorn.Server):
+    async def startup(self, sockets=None):
+        await super().startup(sockets)
+        print(self.servers[0].sockets[0].getsockname()[1], flush=True)
+Server(uvicorn.Config(app, port=0, lifespan="off", log_level="error", access_log=False)).run()
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each measurement")
+    parser.add_argument("--store-url", help="measure on this store instead of SQLite")
+    options = parser.parse_args()
+    print("  clients  parameters   s/round  uploads only   bare handler   ratio (uploads)   peak memory")
+    for clients, dimension in SIZES:
+        result = asyncio.run(measure(clients, dimension, options.rounds, options.store_url))
+        print(
+            f"  {clients:7d}  {dimension:10,d}  {result.round_s:8.3f}  {result.uploads_s:10.3f} s"
+            f"  {result.bare_s:11.3f} s  {result.uploads_s / result.bare_s:15.2f}  {result.peak_mib:9.0f} MiB"
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    round_s: float
+    uploads_s: float
+    bare_s: float
+    peak_mib: float
+
+
+class Connection:
+    """HTTP/1.1 over one kept connection, with as little work as possible on this side."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    async def open(self) -> "Connection":
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        return self
+
+    async def call(self, method: str, path: str, body: bytes = b"", headers: str = "") -> tuple[int, bytes]:
+        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
+        self._writer.write(head.encode() + body)
+        await self._writer.drain()
+        answer = await self._reader.readuntil(b"\r\n\r\n")
+        lines = answer.decode().lower().split("\r\n")
+        length = next((int(line.split(":")[1]) for line in lines if line.startswith("content-length")), 0)
+        return int(lines[0].split()[1]), await self._reader.readexactly(length)
+
+    async def json(self, method: str, path: str, body: Any = None, headers: str = "") -> Any:
+        data = b"" if body is None else json.dumps(body).encode()
+        status, answer = await self.call(method, path, data, f"Content-Type: application/json\r\n{headers}")
+        if status >= 400:
+            raise RuntimeError(f"{method} {path}: {status} {answer.decode()}")
+        return json.loads(answer) if answer else None
+
+
+async def measure(clients: int, dimension: int, rounds: int, store_url: str | None) -> Result:
+    """The coordinator first, then the bare handler, with the same bytes."""
+    std = 2**0.5 / (RECORDS * 0.002**0.5)
+    vectors = [(std * np.random.default_rng(k).standard_normal(dimension)).astype("<f4") for k in range(clients)]
+    with tempfile.TemporaryDirectory() as folder:
+        round_s, uploads_s, peak_mib = await measure_coordinator(Path(folder), vectors, rounds, store_url)
+    with tempfile.TemporaryDirectory() as folder:
+        bare_s = await measure_bare(Path(folder), vectors, rounds)
+    return Result(round_s, uploads_s, bare_s, peak_mib)
+
+
+async def measure_coordinator(
+    folder: Path, vectors: list[Any], rounds: int, store_url: str | None
+) -> tuple[float, float, float]:
+    where = ["--state-dir", str(folder), *(["--store-url", store_url] if store_url else [])]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qidpfl_server", "serve", "--port", "0", *where],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"QIDPFL_LOG_FORMAT": "json"},
+    )
+    assert process.stderr is not None
+    try:
+        line = next(line for line in process.stderr if "listening" in line)
+        port = int(json.loads(line)["url"].rsplit(":", 1)[1])
+        admin = f"Authorization: Bearer {(folder / 'admin.token').read_text().strip()}\r\n"
+        control = await Connection(port).open()
+        task = await control.json("POST", "/v1/tasks", task_body(len(vectors), vectors[0].size, rounds), admin)
+        base = f"/v1/tasks/{task['task']['task_id']}"
+        code = task["enrolment_codes"][0]
+        seats = await asyncio.gather(*(enrol(port, base, code, k) for k in range(len(vectors))))
+        start = time.perf_counter()
+        uploads = 0.0
+        for number in range(1, rounds + 1):
+            uploads += await play_round(base, seats, vectors, number)
+        await wait_until_ended(seats[0], base, rounds)
+        elapsed = time.perf_counter() - start
+        return elapsed / rounds, uploads / rounds, peak_memory_mib(process.pid)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def task_body(clients: int, dimension: int, rounds: int) -> dict[str, Any]:
+    labels = 10
+    tensors = [{"name": "weight", "shape": [labels, dimension // labels - 1]}, {"name": "bias", "shape": [labels]}]
+    return {
+        "name": "benchmark",
+        "preset": "mnist",
+        "overrides": {
+            "workload": {"dataset": "none", "partition": None},
+            "layout": {"tensors": tensors},
+            "game": {"horizon": rounds},
+            "selection": {"rule": "all"},
+            "rounds": {"expected_clients": clients},
+        },
+    }
+
+
+Seat = tuple[Connection, str]
+
+
+async def enrol(port: int, base: str, code: str, ordinal: int) -> Seat:
+    connection = await Connection(port).open()
+    body = {"enrolment_code": code, "enrolment_key": f"benchmark-client-{ordinal:04d}"}
+    answer = await connection.json("POST", f"{base}/clients", body)
+    credentials = f"Authorization: Bearer {answer['token']}\r\n"
+    profile = {"label_counts": [RECORDS // 10] * 10, "size": RECORDS, "privacy_value": 1.0, "histogram_rho": 0.01}
+    await connection.json("PUT", f"{base}/clients/me/profile", profile, credentials)
+    return connection, credentials
+
+
+async def play_round(base: str, seats: list[Seat], vectors: list[Any], number: int) -> float:
+    """One round of everybody; the seconds of the uploads alone."""
+
+    async def prepare(seat: Seat) -> None:
+        connection, credentials = seat
+        query = f"?after={number - 1}.1&wait=30" if number > 1 else "?wait=30"
+        await connection.json("GET", f"{base}/rounds/current{query}", headers=credentials)
+        await connection.json("PUT", f"{base}/rounds/{number}/budget", {"rho": 0.002}, credentials)
+
+    async def upload(seat: Seat, vector: Any) -> None:
+        connection, credentials = seat
+        # Another first number in every round: the same bytes twice would be refused as a replay.
+        body = np.concatenate([[np.float32(number) * 1e-3], vector[1:]]).astype("<f4").tobytes()
+        digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
+        headers = f"{credentials}Content-Digest: sha-256=:{digest}:\r\nContent-Type: application/octet-stream\r\n"
+        status, answer = await connection.call("PUT", f"{base}/rounds/{number}/update", body, headers)
+        if status != 200:
+            raise RuntimeError(f"{status} {answer.decode()}")
+
+    await asyncio.gather(*map(prepare, seats))
+    start = time.perf_counter()
+    await asyncio.gather(*map(upload, seats, vectors))
+    return time.perf_counter() - start
+
+
+async def wait_until_ended(seat: Seat, base: str, rounds: int) -> None:
+    connection, credentials = seat
+    while True:
+        path = f"{base}/rounds/current?after={rounds}.1&wait=5"
+        status, answer = await connection.call("GET", path, headers=credentials)
+        if status == 200 and json.loads(answer)["task_state"] not in ("enrolling", "training"):
+            return
+
+
+async def measure_bare(folder: Path, vectors: list[Any], rounds: int) -> float:
+    process = subprocess.Popen([sys.executable, "-c", BARE, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        port = int(process.stdout.readline())
+        connections = [await Connection(port).open() for _ in vectors]
+        start = time.perf_counter()
+        for number in range(1, rounds + 1):
+
+            async def upload(connection: Connection, vector: Any, number: int = number) -> None:
+                body = np.concatenate([[np.float32(number) * 1e-3], vector[1:]]).astype("<f4").tobytes()
+                base64.b64encode(hashlib.sha256(body).digest())
+                await connection.call("PUT", "/", body)
+
+            await asyncio.gather(*map(upload, connections, vectors))
+        return (time.perf_counter() - start) / rounds
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def peak_memory_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+if __name__ == "__main__":
+    main()

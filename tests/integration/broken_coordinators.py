@@ -1,0 +1,67 @@
+"""Coordinators that break a rule on purpose, and die where that does harm: what the fault tests must notice."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from qidpfl_server.domain import Round
+from qidpfl_server.store import store as store_module
+from qidpfl_server.store.blobs import StagedBlob
+from qidpfl_server.store.round_rows import RoundRows
+from qidpfl_server.store.store import Store
+from qidpfl_server.store.transaction import Transaction
+
+
+def acknowledge_uploads_before_the_commit() -> None:
+    """Answer a stored upload first; then the power goes before the commit."""
+    outcome = store_module._outcome
+    together = Store._commit_together
+    waiting: list[Any] = []
+
+    def hasty(transaction: Transaction, work: Callable[[Transaction], Any]) -> tuple[Any, BaseException | None]:
+        result, refusal = outcome(transaction, work)
+        if transaction.published and refusal is None:
+            next(request.answer for request in waiting if request.work is work).set_result(result)
+            time.sleep(2)
+            _die()
+        return result, refusal
+
+    def remembering(self: Store, requests: list[Any]) -> None:
+        waiting[:] = requests
+        together(self, requests)
+
+    store_module._outcome = hasty
+    Store._commit_together = remembering  # type: ignore[method-assign]
+
+
+def pay_in_a_second_transaction() -> None:
+    """Settle a round, then pay; the power goes in between."""
+    write = Store.write
+    owed: list[dict[str, int]] = []
+
+    def later(self: RoundRows, known: Round, amounts: dict[str, int]) -> None:
+        owed.append(amounts)
+
+    def in_two_steps(self: Store, work: Callable[[Transaction], Any]) -> Any:
+        result = write(self, work)
+        if owed:
+            _die()
+        return result
+
+    RoundRows.pay = later  # type: ignore[method-assign]
+    Store.write = in_two_steps  # type: ignore[method-assign]
+
+
+def name_blobs_after_the_commit() -> None:
+    """Commit the row of an upload before its bytes have their name, which they never get."""
+
+    def later(self: Transaction, blob: StagedBlob) -> None:
+        """Not now."""
+
+    Transaction.publish = later  # type: ignore[method-assign]
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,269 @@
+"""Whatever is sent: no 5xx, always problem+json with a code, always a status that the OpenAPI document lists."""
+
+import codecs
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from coordinators import Coordinator, ScriptedClient, running
+from hypothesis import HealthCheck, Phase, given, settings, strategies
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error, status_code_conformance
+from schemathesis.core.result import Ok
+
+WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A live coordinator with one open round."""
+
+    coordinator: Coordinator
+    task_id: str
+    client: ScriptedClient
+    admin_token: str
+
+    @property
+    def tokens(self) -> dict[str, str]:
+        return {"admin": self.admin_token, "client": self.client.token}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with running(tmp_path_factory.mktemp("hostile")) as coordinator:
+        task_id, code = coordinator.create_task("fuzzed", rounds=WINDOWS | {"expected_clients": 3})
+        clients = [ScriptedClient(coordinator.url, task_id, code, f"key-of-hostile-client-{n}") for n in range(3)]
+        for client in clients:
+            client.enrol()
+            client.profile().raise_for_status()
+        token = (coordinator.state_dir / "admin.token").read_text().strip()
+        yield Stage(coordinator, task_id, clients[0], token)
+        assert httpx.get(f"{coordinator.url}/readyz", timeout=60).status_code == 200
+        assert "0 violated" in coordinator.audit()
+
+
+# --- generated from the OpenAPI document -----------------------------------------------------------------------------
+
+# A live feed has no end, and these two would end the task or the client that the others are tried on.
+_LEFT_OUT = {
+    "GET /v1/tasks/{task_id}/events",
+    "POST /v1/tasks/{task_id}/stop",
+    "DELETE /v1/tasks/{task_id}/clients/me",
+}
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
+@pytest.mark.parametrize("role", ["admin", "client"])
+def test_generated_requests_get_documented_answers(stage: Stage, role: str, mode: Any) -> None:
+    schema = schemathesis.openapi.from_url(f"{stage.coordinator.url}/openapi.json")
+    headers = {"Authorization": f"Bearer {stage.tokens[role]}"}
+    tried = 0
+    for found in schema.get_all_operations():
+        assert isinstance(found, Ok), found
+        operation = found.ok()
+        # Where there is nothing to say, nothing wrong can be said.
+        speechless = not operation.body and not list(operation.iter_parameters())
+        if operation.label not in _LEFT_OUT and not (speechless and mode is GenerationMode.NEGATIVE):
+            _try_out(operation, mode, headers, stage.task_id)
+            tried += 1
+    assert tried >= 12
+
+
+def _try_out(operation: Any, mode: Any, headers: dict[str, str], task_id: str) -> None:
+    @settings(
+        max_examples=15,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(mode), there=strategies.booleans())
+    def one_request(case: Any, there: bool) -> None:
+        # Half of the requests go to the task that is there: the others do not get past "no such task".
+        if there and "task_id" in (case.path_parameters or {}):
+            case.path_parameters["task_id"] = task_id
+        if case.query and "wait" in case.query:
+            case.query["wait"] = 0
+        answer = case.call(headers=headers, timeout=60)
+        case.validate_response(answer, checks=[not_a_server_error, status_code_conformance])
+        if answer.status_code >= 400:
+            assert "code" in answer.json()
+
+    one_request()
+
+
+# --- JSON that parsers stumble over ----------------------------------------------------------------------------------
+
+# Per route: who calls, the method and path, a body without any fault, and one of its fields.
+ROUTES: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
+    "create": ("admin", "POST", "", {"name": "fuzzed", "preset": "digits", "overrides": {"game": {}}}, "overrides"),
+    "create, deep": (
+        "admin",
+        "POST",
+        "",
+        {"name": "fuzzed", "preset": "digits", "overrides": {"game": {"discount": 0.5}}},
+        "discount",
+    ),
+    "create, codes": ("admin", "POST", "", {"name": "fuzzed", "preset": "digits", "single_use_codes": 0}, "name"),
+    "enrol": (
+        "nobody",
+        "POST",
+        "/{task_id}/clients",
+        {"enrolment_code": "0.x", "enrolment_key": "x" * 20, "ordinal": 0},
+        "enrolment_key",
+    ),
+    "enrol, ordinal": (
+        "nobody",
+        "POST",
+        "/{task_id}/clients",
+        {"enrolment_code": "0.x", "enrolment_key": "x" * 20, "ordinal": -1},
+        "ordinal",
+    ),
+    "profile": (
+        "client",
+        "PUT",
+        "/{task_id}/clients/me/profile",
+        {"label_counts": [11] * 10, "size": 110, "privacy_value": 1.0, "histogram_rho": 0.1},
+        "privacy_value",
+    ),
+    "profile, counts": (
+        "client",
+        "PUT",
+        "/{task_id}/clients/me/profile",
+        {"label_counts": [11] * 10, "size": 110, "privacy_value": 1.0, "histogram_rho": 0.1},
+        "label_counts",
+    ),
+    "budget": ("client", "PUT", "/{task_id}/rounds/1/budget", {"rho": 0.05}, "rho"),
+    "budget, declined": ("client", "PUT", "/{task_id}/rounds/1/budget", {"decline": True, "reason": ""}, "decline"),
+}
+DEEP = 100_000
+VALUES = {
+    "NaN": b"NaN",
+    "infinity": b"Infinity",
+    "minus infinity": b"-Infinity",
+    "a float that overflows": b"1e999",
+    "minus a float that overflows": b"-1e999",
+    "a list with a NaN": b"[NaN]",
+    "an int beyond 64 bits": str(10**30).encode(),
+    "an int beyond a float": b"9" * 400,
+    "an int too long to convert": b"9" * 5000,
+    "a lone surrogate": b'"\\ud800"',
+    "an object with a surrogate for a key": b'{"\\udfff": "\\ud800"}',
+    "a NUL": b'"\\u0000"',
+    "a line break": b'"a\\nb"',
+    "deep lists": b"[" * DEEP + b"]" * DEEP,
+    "deep objects": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+    "a long text": b'"' + b"a" * (1 << 20) + b'"',
+    "a long list": b"[" + b"1," * 400_000 + b"1]",
+}
+
+
+def hostile_bodies(valid: dict[str, Any], field: str) -> dict[str, bytes]:
+    """Bodies that nobody should accept."""
+    marked = json.dumps(_with_marker(valid, field)).encode()
+    text = json.dumps(valid)
+    values = {name: marked.replace(b'"MARKER"', value) for name, value in VALUES.items()}
+    return values | {
+        "nothing": b"",
+        "a space": b" ",
+        "half an object": text[:-1].encode(),
+        "a comma too many": text[:-1].encode() + b",}",
+        "two objects": text.encode() * 2,
+        "a NUL byte": b"\0",
+        "null": b"null",
+        "a list": b"[]",
+        "a number": b"1",
+        "only brackets that open": b"[" * DEEP,
+        "bytes that are not UTF-8": text.encode().replace(b'"', b'"\xff\xfe', 1),
+        "half a character": b'{"\xc3',
+        "an unknown field": json.dumps(valid | {"unknown": 1}).encode(),
+        "an unknown field that is a surrogate": text[:-1].encode() + b', "\\ud800": 1}',
+        "three megabytes": json.dumps(valid | {"unknown": "a" * (3 << 20)}).encode(),
+        "three megabytes of spaces": b" " * (3 << 20) + text.encode(),
+    }
+
+
+def odd_bodies(valid: dict[str, Any]) -> dict[str, bytes]:
+    """Bodies that a lenient reader may accept."""
+    text = json.dumps(valid)
+    return {
+        "a BOM": codecs.BOM_UTF8 + text.encode(),
+        "UTF-16": text.encode("utf-16"),
+        "UTF-32": text.encode("utf-32"),
+        "keys twice": f"{text[:-1]}, {text[1:]}".encode(),
+    }
+
+
+def _with_marker(valid: Any, field: str) -> Any:
+    if not isinstance(valid, dict):
+        return valid
+    return {name: "MARKER" if name == field else _with_marker(value, field) for name, value in valid.items()}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_hostile_json_is_refused_with_a_code(stage: Stage, route: str) -> None:
+    role, method, path, valid, field = ROUTES[route]
+    url = f"{stage.coordinator.url}/v1/tasks{path.format(task_id=stage.task_id)}"
+    headers = {"Authorization": f"Bearer {stage.tokens[role]}"} if role in stage.tokens else {}
+    wrong = []
+    with httpx.Client(headers=headers, timeout=60) as http:
+        for name, body in hostile_bodies(valid, field).items():
+            answer = http.request(method, url, content=body, headers={"Content-Type": "application/json"})
+            if not (400 <= answer.status_code < 500 and has_code(answer)):
+                wrong.append((name, answer.status_code, answer.text[:200]))
+        for name, body in odd_bodies(valid).items():
+            answer = http.request(method, url, content=body, headers={"Content-Type": "application/json"})
+            if not (answer.status_code < 400 or (answer.status_code < 500 and has_code(answer))):
+                wrong.append((name, answer.status_code, answer.text[:200]))
+        for kind in ("text/plain", "application/json; charset=utf-16", "application/x-www-form-urlencoded", "\xff", ""):
+            answer = http.request(method, url, content=b"{", headers={b"Content-Type": kind.encode("latin-1")})
+            if not (400 <= answer.status_code < 500 and has_code(answer)):
+                wrong.append((kind, answer.status_code, answer.text[:200]))
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/{task_id}/rounds/current?wait=nan"),
+        ("GET", "/{task_id}/rounds/current?wait=inf"),
+        ("GET", "/{task_id}/rounds/current?wait=-1"),
+        ("GET", "/{task_id}/rounds/current?wait=1e999"),
+        ("GET", "/{task_id}/rounds/current?after=1"),
+        ("GET", "/{task_id}/rounds/current?after=%00"),
+        ("GET", "/{task_id}/rounds/current?after=" + "9" * 5000),
+        ("GET", "/{task_id}/rounds/" + "9" * 5000),
+        ("GET", "/{task_id}/rounds/0"),
+        ("GET", "/{task_id}/rounds/1.5"),
+        ("GET", "/{task_id}/models/-1"),
+        ("GET", "/{task_id}/models/9223372036854775808"),
+        ("GET", "/{task_id}/models/..%2f..%2fadmin.token"),
+        ("GET", "/{task_id}/models/%00"),
+        ("GET", "/..%2f..%2fetc%2fpasswd"),
+        ("GET", "/" + "a" * 20_000),
+        ("GET", "/%ff%fe"),
+        ("GET", "/{task_id}/nothing"),
+        ("PATCH", "/{task_id}"),
+        ("DELETE", "/{task_id}/rounds/1/update"),
+    ],
+)
+def test_hostile_paths_and_queries_are_refused_with_a_code(stage: Stage, method: str, path: str) -> None:
+    url = f"{stage.coordinator.url}/v1/tasks{path.format(task_id=stage.task_id)}"
+    answer = httpx.request(method, url, headers={"Authorization": f"Bearer {stage.client.token}"}, timeout=60)
+    assert 400 <= answer.status_code < 500
+    assert has_code(answer)
+
+
+def test_a_token_of_any_shape_is_only_unknown(stage: Stage) -> None:
+    url = f"{stage.coordinator.url}/v1/tasks/{stage.task_id}"
+    for value in (b"Bearer", b"Bearer \xff\xfe", b"Basic eDp5", b"bearer x", b"Bearer " + b"a" * 20_000):
+        answer = httpx.get(url, headers={b"Authorization": value}, timeout=60)
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+
+
+def has_code(answer: httpx.Response) -> bool:
+    return answer.headers.get("Content-Type") == "application/problem+json" and bool(answer.json()["code"])

@@ -1,0 +1,297 @@
+"""Who may do what, route by route; and that secrets stay secret."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from coordinators import ScriptedClient, running
+from fastapi.routing import iter_route_contexts
+
+from qidpfl_server.api.announcements import Announcements
+from qidpfl_server.api.app import create_app
+from qidpfl_server.clock import SystemClock
+from qidpfl_server.clockwork import Clockwork
+from qidpfl_server.secret_files import load_secrets
+from qidpfl_server.settings import Settings
+from qidpfl_server.store.blobs import Blobs
+from qidpfl_server.store.database import migrate, open_engine
+from qidpfl_server.store.store import Store
+
+WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
+ROLES = ("nobody", "wrong token", "revoked token", "enrolment code", "client", "client elsewhere", "viewer", "admin")
+PROFILE = {"label_counts": [11] * 10, "size": 110, "privacy_value": 1.0, "histogram_rho": 0.1}
+TASK = "/v1/tasks/{task_id}"
+
+OPEN = (200,) * 8
+ADMIN = (401, 401, 401, 403, 403, 403, 403, 200)
+OPERATOR = (401, 401, 401, 403, 403, 403, 200, 200)
+READER = (401, 401, 401, 403, 200, 403, 200, 200)
+PARTICIPANT = (401, 401, 401, 403, 200, 403, 403, 403)
+
+
+def _with(statuses: tuple[int, ...], granted: int) -> tuple[int, ...]:
+    """The same roles, where what is granted has another status than 200."""
+    return tuple(granted if status == 200 else status for status in statuses)
+
+
+# Every route with the status for each role; where the granted status is an error, it is one that changes nothing.
+TABLE: dict[tuple[str, str], tuple[int, ...]] = {
+    ("GET", "/healthz"): OPEN,
+    ("GET", "/readyz"): OPEN,
+    ("GET", "/metrics"): OPEN,
+    ("GET", "/openapi.json"): OPEN,
+    ("GET", "/docs"): OPEN,
+    ("GET", "/docs/oauth2-redirect"): OPEN,
+    ("POST", "/v1/tasks"): _with(ADMIN, 409),
+    ("GET", "/v1/tasks"): OPERATOR,
+    ("POST", f"{TASK}/start"): ADMIN,
+    ("POST", f"{TASK}/stop"): ADMIN,
+    ("GET", TASK): (401, 401, 401, 200, 200, 403, 200, 200),
+    ("GET", f"{TASK}/models"): READER,
+    ("GET", f"{TASK}/models/{{version}}"): READER,
+    ("GET", f"{TASK}/models/{{version}}.safetensors"): READER,
+    ("GET", f"{TASK}/rounds/{{round_number}}"): READER,
+    ("GET", f"{TASK}/events"): OPERATOR,
+    # Here the code in the body counts, and no token.
+    ("POST", f"{TASK}/clients"): (409,) * 8,
+    ("PUT", f"{TASK}/clients/me/profile"): _with(PARTICIPANT, 204),
+    ("GET", f"{TASK}/clients/me/selection"): PARTICIPANT,
+    ("GET", f"{TASK}/clients/me/ledger"): PARTICIPANT,
+    ("DELETE", f"{TASK}/clients/me"): _with(PARTICIPANT, 204),
+    ("GET", f"{TASK}/rounds/current"): PARTICIPANT,
+    ("PUT", f"{TASK}/rounds/{{round_number}}/budget"): PARTICIPANT,
+    ("PUT", f"{TASK}/rounds/{{round_number}}/update"): _with(PARTICIPANT, 422),
+}
+
+
+@dataclass
+class Stage:
+    """A live coordinator with a training task, a second task, and a token of every kind."""
+
+    url: str
+    state_dir: Path
+    log: Path
+    clients: list[ScriptedClient]
+    elsewhere: ScriptedClient
+    tokens: dict[str, str]
+
+    @property
+    def task_id(self) -> str:
+        return self.clients[0].task_id
+
+    def request(self, role: str, method: str, path: str, **options: Any) -> httpx.Response:
+        """An answer of which only the head is needed: a live feed has no end."""
+        headers = {"Authorization": f"Bearer {self.tokens[role]}"} if role in self.tokens else {}
+        with httpx.stream(method, f"{self.url}{path}", headers=headers, timeout=60, **options) as answer:
+            return answer
+
+    def text(self, role: str, path: str) -> str:
+        headers = {"Authorization": f"Bearer {self.tokens[role]}"}
+        return httpx.get(f"{self.url}{path}", headers=headers, timeout=60).raise_for_status().text
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    state_dir, log = tmp_path_factory.mktemp("roles"), tmp_path_factory.mktemp("log") / "log"
+    command = [sys.executable, "-m", "qidpfl_server", "serve", "--port", "0", "--state-dir", str(state_dir)]
+    with log.open("w") as written:
+        process = subprocess.Popen(
+            [*command, "--preset", "digits"],
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"QIDPFL_LOG_FORMAT": "json"},
+        )
+    try:
+        yield _staged(_address(process, log), state_dir, log)
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+    while process.poll() is None:
+        for line in log.read_text().splitlines():
+            if '"listening"' in line:
+                return str(json.loads(line)["url"])
+        time.sleep(0.05)
+    raise RuntimeError(log.read_text())
+
+
+def _staged(url: str, state_dir: Path, log: Path) -> Stage:
+    tokens = {role: (state_dir / f"{role}.token").read_text().strip() for role in ("admin", "viewer")}
+    clients = _task(url, tokens["admin"], "here")
+    elsewhere = _task(url, tokens["admin"], "elsewhere")[0]
+    first = clients[0]
+    first.enrol()
+    tokens["revoked token"] = first.token
+    for client in (*clients, elsewhere):
+        client.enrol()
+        client.profile().raise_for_status()
+    tokens |= {"wrong token": "x" * 43, "enrolment code": first.code}
+    tokens |= {"client": first.token, "client elsewhere": elsewhere.token}
+    return Stage(url, state_dir, log, clients, elsewhere, tokens)
+
+
+def _task(url: str, admin: str, name: str) -> list[ScriptedClient]:
+    body = {"name": name, "preset": "digits", "overrides": {"rounds": WINDOWS | {"expected_clients": 3}}}
+    headers = {"Authorization": f"Bearer {admin}"}
+    made = httpx.post(f"{url}/v1/tasks", json=body, headers=headers, timeout=60).raise_for_status().json()
+    code = made["enrolment_codes"][0]
+    return [ScriptedClient(url, made["task"]["task_id"], code, f"key-of-client-{name}-{n}") for n in range(3)]
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_every_route_is_in_the_table(tmp_path: Path) -> None:
+    settings = Settings(state_dir=tmp_path)
+    engine = open_engine(settings.database_url)
+    migrate(engine)
+    store = Store(engine, Blobs(settings.blob_folder))
+    clock = SystemClock()
+    app = create_app(
+        settings=settings,
+        store=store,
+        clock=clock,
+        secrets=load_secrets(tmp_path),
+        clockwork=Clockwork(store, clock, lambda task: None),
+        announcements=Announcements(store),
+    )
+    store.close()
+    found = {
+        (method, route.path)
+        for route in iter_route_contexts(app.routes)
+        for method in (route.methods or ())
+        if method != "HEAD"
+    }
+    assert found == set(TABLE)
+
+
+@pytest.mark.parametrize(("method", "path"), TABLE, ids=map(" ".join, TABLE))
+def test_a_route_answers_each_role_as_the_table_says(stage: Stage, method: str, path: str) -> None:
+    # Stopping is tried on the task that nothing else is tried on.
+    task_id = stage.elsewhere.task_id if path.endswith("/stop") else stage.task_id
+    concrete = path.replace("{task_id}", task_id).replace("{version}", "0").replace("{round_number}", "1")
+    enrolment = {"enrolment_code": stage.tokens["enrolment code"], "enrolment_key": "key-of-somebody-late"}
+    bodies: dict[str, Any] = {
+        "/v1/tasks": {"name": "here", "preset": "digits"},
+        f"{TASK}/clients": enrolment,
+        f"{TASK}/clients/me/profile": PROFILE,
+        f"{TASK}/rounds/{{round_number}}/budget": {"decline": True, "reason": "only asking"},
+    }
+    options = {"json": bodies[path]} if path in bodies and method != "GET" else {}
+    found = {}
+    for role in ROLES:
+        answer = stage.request(role, method, concrete, **options)
+        found[role] = answer.status_code
+        assert answer.status_code < 400 or answer.headers["Content-Type"] == "application/problem+json"
+    assert found == dict(zip(ROLES, TABLE[method, path], strict=True))
+
+
+def test_unknown_wrong_and_revoked_credentials_get_one_and_the_same_answer(stage: Stage) -> None:
+    answers = set()
+    for role in ("nobody", "wrong token", "revoked token"):
+        headers = {"Authorization": f"Bearer {stage.tokens[role]}"} if role in stage.tokens else {}
+        answer = httpx.get(f"{stage.url}/v1/tasks/{stage.task_id}", headers=headers, timeout=60)
+        answers.add((answer.status_code, answer.content, answer.headers["WWW-Authenticate"]))
+    assert len(answers) == 1
+
+
+def test_a_task_that_is_not_there_looks_like_a_foreign_one_to_clients(stage: Stage) -> None:
+    unknown, foreign = (
+        httpx.get(
+            f"{stage.url}/v1/tasks/{task_id}",
+            headers={"Authorization": f"Bearer {stage.tokens['client']}"},
+            timeout=60,
+        )
+        for task_id in ("0" * 24, stage.elsewhere.task_id)
+    )
+    assert (unknown.status_code, unknown.content) == (foreign.status_code, foreign.content) == (403, foreign.content)
+
+
+def test_documents_and_metrics_can_be_closed(tmp_path: Path) -> None:
+    with running(tmp_path, environment={"QIDPFL_OPEN_DOCS": "false"}) as coordinator:
+        assert httpx.get(f"{coordinator.url}/openapi.json", timeout=60).status_code == 404
+        assert httpx.get(f"{coordinator.url}/docs", timeout=60).status_code == 404
+        assert httpx.get(f"{coordinator.url}/metrics", timeout=60).status_code == 401
+        assert httpx.get(f"{coordinator.url}/healthz", timeout=60).status_code == 200
+        with coordinator.admin as http:
+            assert "qidpfl_requests_total" in http.get("/metrics").text
+
+
+# --- secrets ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_token_code_or_key_is_readable_in_the_store(stage: Stage) -> None:
+    secrets = [value for role, value in stage.tokens.items() if role != "wrong token"]
+    secrets += [client.key for client in stage.clients] + [client.token for client in stage.clients]
+    private = {stage.state_dir / name for name in ("admin.token", "viewer.token", "digits.code")}
+    looked_at = 0
+    for path in stage.state_dir.rglob("*"):
+        if path.is_file() and path not in private:
+            content = path.read_bytes()
+            assert not any(secret.encode() in content for secret in secrets), path
+            looked_at += 1
+    assert looked_at >= 2
+
+
+def test_secret_files_are_for_their_owner_only(stage: Stage) -> None:
+    for name in ("admin.token", "viewer.token", "digits.code"):
+        assert stat.S_IMODE((stage.state_dir / name).stat().st_mode) == 0o600
+
+
+def test_no_secret_is_written_to_a_pipe_or_a_log(stage: Stage) -> None:
+    code = (stage.state_dir / "digits.code").read_text().strip()
+    for token in (*stage.tokens.values(), code):
+        headers = {"Authorization": f"Bearer {token}"}
+        httpx.get(f"{stage.url}/v1/tasks", headers=headers, timeout=60)
+        httpx.get(f"{stage.url}/v1/tasks/{stage.task_id}/rounds/1?token={token}", timeout=60)
+        httpx.post(f"{stage.url}/v1/tasks/{stage.task_id}/clients", json={"enrolment_code": token}, timeout=60)
+    log = stage.log.read_text()
+    assert "listening" in log
+    assert "admin.token" in log
+    secrets = [*stage.tokens.values(), code, *(client.key for client in stage.clients)]
+    assert not [secret for secret in secrets if secret in log]
+
+
+def test_nobody_sees_anothers_budget_while_the_round_is_open(stage: Stage) -> None:
+    one, other = stage.clients[1], stage.clients[2]
+    one.http.put("/rounds/1/budget", json={"rho": 0.043728195}).raise_for_status()
+    one.upload(one.poll()["round"]).raise_for_status()  # type: ignore[index]
+    assert "0.043728195" in one.http.get("/clients/me/ledger").text
+    task = f"/v1/tasks/{stage.task_id}"
+    shared = ("", "/models", "/rounds/1")
+    seen = [stage.text(role, f"{task}{path}") for role in ("admin", "viewer") for path in shared]
+    seen += [other.http.get(f"{path}").text for path in (*shared, "/rounds/current", "/clients/me/selection")]
+    seen += [
+        other.http.get("/clients/me/ledger").text,
+        stage.text("viewer", "/metrics"),
+        stage.text("admin", "/v1/tasks"),
+    ]
+    seen.append(_feed_so_far(stage))
+    assert not [text for text in seen if "0.0437" in text]
+    open_round = json.loads(stage.text("admin", f"{task}/rounds/1"))
+    assert (open_round["state"], open_round["declared_total"], open_round["clients"]) == ("open", None, None)
+    assert one.client_id not in stage.text("viewer", f"{task}/rounds/1")
+
+
+def _feed_so_far(stage: Stage) -> str:
+    """All events of the task until now."""
+    headers = {"Authorization": f"Bearer {stage.tokens['viewer']}"}
+    lines = []
+    with httpx.stream("GET", f"{stage.url}/v1/tasks/{stage.task_id}/events", headers=headers, timeout=60) as feed:
+        for line in feed.iter_lines():
+            if line == ": still here":
+                break
+            lines.append(line)
+    assert any("round.opened" in line for line in lines)
+    return "\n".join(lines)

@@ -1,0 +1,118 @@
+"""Two coordinators on one PostgreSQL and one blob folder play one task together, also when one of them dies."""
+
+import itertools
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from coordinators import ScriptedClient
+from forked import ForkedCoordinator
+from sqlalchemy import NullPool, create_engine, make_url, text
+from verification import violations
+
+HORIZON = 3
+CLIENTS = 6
+PATIENCE_S = 150.0
+UNHURRIED = {"declare_s": 300.0, "deliver_s": 300.0, "quiet_s": 300.0, "enrolment_window_s": 300.0}
+
+
+@pytest.fixture
+def pair(postgres_url: str, tmp_path: Path) -> Iterator[list[ForkedCoordinator]]:
+    """Two coordinators that start at the same time on an empty database."""
+    coordinators = [
+        ForkedCoordinator(tmp_path / name, store_url=postgres_url, blob_dir=tmp_path / "blobs") for name in "ab"
+    ]
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(ForkedCoordinator.start, coordinators))
+    with coordinators[0], coordinators[1]:
+        yield coordinators
+
+
+@pytest.fixture
+def clients(pair: list[ForkedCoordinator]) -> Iterator[list[ScriptedClient]]:
+    """Clients spread over both; whoever loses its coordinator goes to one that lives."""
+    rounds = UNHURRIED | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
+    task_id, code = pair[0].create_task(game={"horizon": HORIZON}, rounds=rounds)
+
+    def alternate() -> Callable[[], str]:
+        turns = itertools.cycle(pair)
+        return lambda: next((url for one in itertools.islice(turns, 3) if (url := one.url)), "")
+
+    with ExitStack() as connections:
+        spread = [
+            ScriptedClient(pair[n % 2].url, task_id, code, f"the-key-of-client-{n}", locate=alternate())
+            for n in range(CLIENTS)
+        ]
+        for client in spread:
+            connections.enter_context(client.http)
+        yield spread
+
+
+def test_two_coordinators_play_one_task_and_settle_each_round_once(
+    pair: list[ForkedCoordinator], clients: list[ScriptedClient]
+) -> None:
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        runs = [threads.submit(client.run, patience_s=PATIENCE_S) for client in clients]
+        assert [run.result()["task_state"] for run in runs] == ["finished"] * CLIENTS
+    for coordinator in pair:
+        assert violations(coordinator, clients[0].task_id, clients) == []
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_the_other_goes_on_when_one_is_killed_in_the_middle(
+    pair: list[ForkedCoordinator], clients: list[ScriptedClient], victim: int
+) -> None:
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        runs = [threads.submit(client.run, patience_s=PATIENCE_S) for client in clients]
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(2 in client.receipts for client in clients) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        pair[victim].kill()
+        assert [run.result()["task_state"] for run in runs] == ["finished"] * CLIENTS
+    assert violations(pair[1 - victim], clients[0].task_id, clients) == []
+
+
+def test_both_go_on_when_their_database_connections_are_cut(
+    pair: list[ForkedCoordinator], clients: list[ScriptedClient], postgres_url: str
+) -> None:
+    url = make_url(postgres_url).set(drivername="postgresql+psycopg")
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    cut = text(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    with ThreadPoolExecutor(CLIENTS) as threads, engine.connect() as connection:
+        runs = [threads.submit(client.run, patience_s=PATIENCE_S) for client in clients]
+        severed = 0
+        for _ in range(8):
+            time.sleep(0.25)
+            severed += connection.execute(cut).scalar_one()
+        assert severed > 0
+        assert [run.result()["task_state"] for run in runs] == ["finished"] * CLIENTS
+    assert violations(pair[0], clients[0].task_id, clients) == []
+
+
+@pytest.mark.parametrize("place", ["settle.model_written", "settle.before_commit"])
+def test_the_other_settles_when_one_dies_holding_the_round(postgres_url: str, tmp_path: Path, place: str) -> None:
+    """All clients talk to the one that dies: it knows first that a round is complete."""
+    blobs = tmp_path / "blobs"
+    first = ForkedCoordinator(tmp_path / "a", store_url=postgres_url, blob_dir=blobs)
+    first.environment = {"QIDPFL_FAILPOINT": f"{place}:1"}
+    second = ForkedCoordinator(tmp_path / "b", store_url=postgres_url, blob_dir=blobs)
+    with first.start(), second.start(), ExitStack() as connections, ThreadPoolExecutor(CLIENTS) as threads:
+        rounds = UNHURRIED | {"expected_clients": 4, "min_clients": 4, "min_updates": 4}
+        task_id, code = first.create_task(game={"horizon": HORIZON}, rounds=rounds)
+        clients = [
+            ScriptedClient(first.url, task_id, code, f"the-key-of-client-{n}", locate=lambda: second.url)
+            for n in range(4)
+        ]
+        for client in clients:
+            connections.enter_context(client.http)
+        runs = [threads.submit(client.run, patience_s=PATIENCE_S) for client in clients]
+        assert first.died_of() == signal.SIGKILL
+        assert [run.result()["task_state"] for run in runs] == ["finished"] * 4
+        assert violations(second, task_id, clients) == []
