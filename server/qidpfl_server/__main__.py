@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -25,6 +26,7 @@ from .domain import Task
 from .errors import CoordinatorError
 from .export import TableFormat, read_export, write_export
 from .options import Where, located, one_line_errors
+from .secret_files import create_private
 from .serving import check_tls, ensure_task, opened_store, serve
 from .settings import Settings
 from .settlement import stop_task
@@ -86,12 +88,11 @@ def serve_command(
 
 
 def _ensure(settings: Settings, store: Store, name: str, preset: str, spec: TaskSpec) -> None:
-    created = ensure_task(store, name=name, preset_name=preset, spec=spec)
-    if created is not None:
-        # A name may hold slashes.
-        path = settings.state_dir / f"{quote(name, safe=':')}.code"
-        _write_private(path, created.codes[0])
-        shown = created.codes[0] if sys.stderr.isatty() else f"written to {path}"
+    # A name may hold slashes.
+    path = settings.state_dir / f"{quote(name, safe=':')}.code"
+    written = partial(_write_code, path)
+    if ensure_task(store, name=name, preset_name=preset, spec=spec, write_down=written):
+        shown = path.read_text().strip() if sys.stderr.isatty() else f"written to {path}"
         print(f"task {name}: enrolment code {shown}", file=sys.stderr)
 
 
@@ -296,9 +297,10 @@ def _json(text: str) -> dict[str, Any]:
     return value
 
 
-def _write_private(path: Path, text: str) -> None:
-    path.touch(mode=0o600)
-    path.write_text(f"{text}\n")
+def _write_code(path: Path, code: str) -> None:
+    """Write an enrolment code down; one of a task that was never made is of no use any more."""
+    path.unlink(missing_ok=True)
+    create_private(path, code)
 
 
 def main() -> None:

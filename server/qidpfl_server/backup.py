@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import CoordinatorError
+from .retention import kept_digests
 from .serving import opened_store
 from .settings import Settings
 from .store.blobs import Blobs
@@ -46,11 +47,11 @@ def back_up(
     with _appearing(folder) as partial:
         state = Settings(state_dir=partial, store_url=None, blob_dir=None)
         if blobs_only:
-            referenced = store.read(lambda tx: tx.referenced_blobs(), snapshot=True)
+            referenced = store.read(kept_digests, snapshot=True)
         else:
             copy_sqlite(store.engine, partial / "coordinator.db")
             with opened_store(state) as copied:
-                referenced = copied.read(lambda tx: tx.referenced_blobs())
+                referenced = copied.read(kept_digests)
         target = Blobs(partial / "blobs")
         found = [store.blobs.copy_to(target, digest, link=not copy) for digest in watch(sorted(referenced))]
         secrets = _copy_secrets(settings.state_dir, partial)

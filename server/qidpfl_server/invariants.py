@@ -4,17 +4,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from qidpfl_shared.core.aggregation import server_step, weighted_mean
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState
-from qidpfl_shared.protocol.wire import decode, encode
+from qidpfl_shared.protocol.wire import encode
 
+from .averaging import next_state
 from .domain import BudgetState, Client, Round, Task
 from .errors import DamagedState
 from .models import load_model
 from .retention import first_kept_round
 from .rounds import privacy_accounts
-from .settlement import update_weights
 from .store.database import check_integrity
 from .store.store import Store
 from .store.transaction import Transaction
@@ -140,17 +139,8 @@ def _audit_recomputation(
         report.not_checkable.append(f"{place}: some of its blobs are gone")
         return
     budgets = tx.rounds.budgets(task.task_id, held.round_number)
-    weights = update_weights(task, [clients[known] for known in accepted], budgets)
-    dimension = task.spec.dimension
     try:
-        vectors = (decode(store.blobs.get(updates[known].digest), dimension=dimension) for known in accepted)
-        mean = weighted_mean(updates=zip(weights, vectors, strict=True), dimension=dimension)
-        state = server_step(
-            state=load_model(store.blobs, base, dimension),
-            mean_update=mean,
-            learning_rate=task.spec.aggregation.learning_rate,
-            momentum=task.spec.aggregation.momentum,
-        )
+        state = next_state(store.blobs, task, base, [clients[known] for known in accepted], budgets, updates)
         same = encode(state.parameters) == store.blobs.get(published.digest)
         report.require(same, f"{place}: the model recomputed from its updates differs from the published one")
     except DamagedState as error:

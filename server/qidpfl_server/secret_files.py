@@ -24,7 +24,7 @@ def load_secrets(folder: Path) -> Secrets:
     values = {}
     for role in ("admin", "viewer"):
         path = folder / f"{role}.token"
-        if _create(path, new_secret()):
+        if create_private(path, new_secret()):
             created.append(path)
         values[role] = path.read_text().strip()
         if len(values[role]) < 16:
@@ -32,14 +32,14 @@ def load_secrets(folder: Path) -> Secrets:
     return Secrets(admin=values["admin"], viewer=values["viewer"], created=tuple(created))
 
 
-def _create(path: Path, secret: str) -> bool:
-    """Write a secret unless the file is there; of two processes at once only one succeeds."""
+def create_private(path: Path, text: str) -> bool:
+    """Write a file for the operator only, unless it is there; of two processes at once only one succeeds."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return False
     with os.fdopen(descriptor, "w") as file:
-        file.write(f"{secret}\n")
+        file.write(f"{text}\n")
         file.flush()
         os.fsync(file.fileno())
     return True

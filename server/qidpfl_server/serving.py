@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -21,12 +21,13 @@ from .domain import Task
 from .errors import CoordinatorError
 from .evaluation import Evaluator, evaluator_for
 from .http_protocol import protocol_with
+from .identifiers import new_id
 from .secret_files import Secrets, load_secrets
 from .settings import Settings
 from .store.blobs import Blobs
 from .store.database import exclusive, migrate, open_engine, require_existing
 from .store.store import Store
-from .tasks import CreatedTask, create_task, save_initial_model
+from .tasks import create_task, new_codes, save_initial_model
 
 _log = structlog.get_logger()
 
@@ -45,17 +46,32 @@ def opened_store(settings: Settings, *, create: bool = False) -> Iterator[Store]
         store.close()
 
 
-def ensure_task(store: Store, *, name: str, preset_name: str, spec: TaskSpec) -> CreatedTask | None:
-    """Make sure that a task of this name exists; None when it already does."""
+def ensure_task(
+    store: Store, *, name: str, preset_name: str, spec: TaskSpec, write_down: Callable[[str], None]
+) -> bool:
+    """Make sure that a task of this name exists; whether it had to be made.
+
+    Its enrolment code is written down before it exists: a crash in between must not lose it.
+    """
     if store.read(lambda tx: tx.tasks.by_name(name)) is not None:
-        return None
+        return False
     model = save_initial_model(store.blobs, spec)
-    now = SystemClock().now()
-    return store.write(
+    now, task_id = SystemClock().now(), new_id()
+    codes = new_codes(task_id, 1)
+    write_down(codes[0])
+    store.write(
         lambda tx: create_task(
-            tx, name=name, preset_name=preset_name, spec=spec, model=model, single_use_codes=0, now=now
+            tx,
+            name=name,
+            preset_name=preset_name,
+            spec=spec,
+            model=model,
+            now=now,
+            task_id=task_id,
+            codes=codes,
         )
     )
+    return True
 
 
 def check_tls(settings: Settings) -> None:

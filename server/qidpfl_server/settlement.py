@@ -5,25 +5,24 @@ closing transaction then checks that nothing has changed, and writes everything 
 heavy part at the same time: only one of them closes the round.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qidpfl_shared.core.aggregation import ModelDiverged, Parameters, server_step, weighted_mean
+from qidpfl_shared.core.aggregation import ModelDiverged
 from qidpfl_shared.core.money import split_reward
 from qidpfl_shared.core.noise_audit import NoiseAudit, NoiseVerdict, alpha_per_upload
 from qidpfl_shared.core.planning import Standing
-from qidpfl_shared.core.reward import Weighting, aggregation_weights
 from qidpfl_shared.protocol.messages import RoundState, TaskState
 from qidpfl_shared.protocol.tasks import AuditMode
 from qidpfl_shared.protocol.wire import decode
 
+from .averaging import next_state
 from .clock import Micros, seconds
 from .domain import Budget, BudgetState, Client, EndReason, Invitation, Model, Round, Task, Update
 from .errors import DamagedState, StoreBusy
 from .evaluation import Evaluation, Evaluator
 from .failpoints import failpoint
 from .lifecycle import active_clients, end_task, locked
-from .models import load_model, save_model
+from .models import save_model
 from .rounds import is_complete, open_round
 from .store.blobs import Blobs
 from .store.store import Store
@@ -146,41 +145,17 @@ def _judge(snapshot: Snapshot) -> Judgement:
 
 
 def _next_model(blobs: Blobs, snapshot: Snapshot, judgement: Judgement) -> Model:
-    """The next version: the accepted updates, in the order of ordinals, streamed through one running sum."""
-    spec = snapshot.task.spec
-    weights = update_weights(snapshot.task, [snapshot.clients[known] for known in judgement.accepted], snapshot.budgets)
-
-    def stream() -> Iterator[tuple[float, Parameters]]:
-        for client_id, weight in zip(judgement.accepted, weights, strict=True):
-            yield weight, decode(blobs.get(snapshot.updates[client_id].digest), dimension=spec.dimension)
-
-    mean = weighted_mean(updates=stream(), dimension=spec.dimension)
-    state = server_step(
-        state=load_model(blobs, snapshot.base, spec.dimension),
-        mean_update=mean,
-        learning_rate=spec.aggregation.learning_rate,
-        momentum=spec.aggregation.momentum,
+    """The next version, written durably."""
+    state = next_state(
+        blobs,
+        snapshot.task,
+        snapshot.base,
+        [snapshot.clients[known] for known in judgement.accepted],
+        snapshot.budgets,
+        snapshot.updates,
     )
     failpoint("settle.aggregate_computed")
     return save_model(blobs, snapshot.held.round_number, state)
-
-
-def update_weights(task: Task, clients: list[Client], budgets: dict[str, Budget]) -> list[float]:
-    """How much each update counts. Without budgets inverse variance means size."""
-    spec = task.spec
-    mechanism = spec.privacy.mechanism.build()
-    sizes = [client.size or 1 for client in clients]
-    weighting = spec.aggregation.weighting
-    if not spec.privacy.noise and weighting is Weighting.INVERSE_VARIANCE:
-        weighting = Weighting.SIZE
-    rhos = [budgets[client.client_id].rho if spec.privacy.noise else 1.0 for client in clients]
-    weights = aggregation_weights(
-        weighting=weighting,
-        budgets=rhos,
-        sizes=sizes,
-        noise_scales=[mechanism.noise_scale(size=size) for size in sizes],
-    )
-    return [float(weight) for weight in weights]
 
 
 def _evaluate(blobs: Blobs, snapshot: Snapshot, model: Model, evaluator: Evaluator | None) -> Evaluation | None:

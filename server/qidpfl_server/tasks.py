@@ -42,6 +42,11 @@ def save_initial_model(blobs: Blobs, spec: TaskSpec, parameters: Parameters | No
     return save_model(blobs, 0, ServerState.start(initial_parameters(spec) if parameters is None else parameters))
 
 
+def new_codes(task_id: str, count: int) -> tuple[str, ...]:
+    """Enrolment codes of a task."""
+    return tuple(f"{task_id}.{new_secret()}" for _ in range(count))
+
+
 def create_task(
     tx: Transaction,
     *,
@@ -49,14 +54,20 @@ def create_task(
     preset_name: str | None,
     spec: TaskSpec,
     model: Model,
-    single_use_codes: int,
     now: Micros,
+    single_use_codes: int = 0,
+    task_id: str | None = None,
+    codes: tuple[str, ...] = (),
 ) -> CreatedTask:
-    """A new task that takes clients from now on; with one enrolment code for many, or some for one client each."""
+    """A new task that takes clients from now on; with one enrolment code for many, or some for one client each.
+
+    Who has to write the code down before the task exists gives its id and code.
+    """
+    task_id = task_id or new_id()
     if tx.tasks.by_name(name) is not None:
         raise Refused(ErrorCode.TASK_EXISTS, f"there is already a task named {name!r}")
     task = Task(
-        task_id=new_id(),
+        task_id=task_id,
         name=name,
         preset=preset_name,
         spec=spec,
@@ -69,7 +80,7 @@ def create_task(
     )
     tx.tasks.insert(task)
     tx.tasks.add_model(task.task_id, model, now)
-    codes = tuple(f"{task.task_id}.{new_secret()}" for _ in range(max(1, single_use_codes)))
+    codes = codes or new_codes(task_id, max(1, single_use_codes))
     for code in codes:
         tx.tasks.add_code(task.task_id, hash_secret(code), single_use=single_use_codes > 0)
     tx.events.add(task.task_id, "task.created", at=now, detail=name)

@@ -32,12 +32,6 @@ class Transaction:
         self.blobs.publish(blob)
         self.published = True
 
-    def referenced_blobs(self) -> set[str]:
-        """The digests of everything that the database refers to: models, momenta and updates of all tasks."""
-        columns = (schema.models.c.digest, schema.models.c.momentum_digest, schema.updates.c.digest)
-        found = {digest for column in columns for digest in self.connection.execute(select(column)).scalars()}
-        return {digest for digest in found if digest is not None}
-
     def count_commit(self) -> None:
         """Move the pulse that other processes watch."""
         # One statement: two processes may both be the first.
