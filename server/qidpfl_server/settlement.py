@@ -238,7 +238,6 @@ def _void(tx: Transaction, snapshot: Snapshot, now: Micros, *, stop: bool) -> bo
     task, held = _unchanged(tx, snapshot)
     if held is None:
         return False
-    _count_misses(tx, snapshot)
     tx.events.add(task.task_id, "round.void", at=now, round_number=held.round_number, detail=f"attempt {held.attempt}")
     tx.touch(task.task_id)
     if stop or held.attempt >= task.spec.rounds.max_attempts:
@@ -282,7 +281,7 @@ def _unchanged(tx: Transaction, snapshot: Snapshot) -> tuple[Task, Round | None]
 
 
 def _count_misses(tx: Transaction, snapshot: Snapshot) -> None:
-    """Rounds missed in a row: neither delivered nor declined in time. Too many, and a client is set aside."""
+    """Settled rounds missed in a row: neither delivered nor declined in time. Too many, and a client is set aside."""
     limit = snapshot.task.spec.rounds.set_aside_after
     here = {client.client_id for client in active_clients(tx, snapshot.task.task_id)}
     for client_id, invitation in snapshot.invitations.items():

@@ -265,13 +265,21 @@ def _share_sum(reward: float, total: float, costs: Vector, limits: Vector) -> fl
 
 
 def _reward_by_bisection(low: float, total: float, costs: Vector, limits: Vector) -> float:
-    """The reward at which the shares at a given total add up to 1; their sum grows with the reward."""
+    """The smallest reward at which the shares at a given total add up to 1, up to rounding; their sum grows with it.
+
+    Between two rewards at which nobody moves (all bidders at their caps, the next one not yet in) the total stays the
+    same: rounding must not push the answer to the upper one.
+    """
+
+    def too_small(reward: float) -> bool:
+        return _share_sum(reward, total, costs, limits) < 1 - EDGE_SHARE
+
     high = 2 * low
-    while _share_sum(high, total, costs, limits) < 1:
+    while too_small(high):
         low, high = high, 2 * high
     while high - low > 4e-16 * high:
         middle = (low + high) / 2
         if middle in (low, high):
             break
-        low, high = (middle, high) if _share_sum(middle, total, costs, limits) < 1 else (low, middle)
+        low, high = (middle, high) if too_small(middle) else (low, middle)
     return high

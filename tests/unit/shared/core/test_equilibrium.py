@@ -291,3 +291,12 @@ def test_a_tiny_cap_is_still_a_budget_and_a_binding_cap_is_met_exactly() -> None
 def test_without_a_reward_the_best_response_is_not_to_bid() -> None:
     assert best_response(reward=0, total=0.1, privacy_value=1, privacy_weight=1) == 0
     assert best_response(reward=1, total=0, privacy_value=1, privacy_weight=1) == 0
+
+
+def test_of_all_rewards_that_buy_the_same_total_the_smallest_is_named() -> None:
+    """Both bidders are at their caps from R = 0.79 on, and the dear client enters at 1.225 only."""
+    nu, caps = [0.5, 2.0, 0.75], [0.375, math.inf, 0.2375]
+    total = equilibrium(reward=1, privacy_values=nu, privacy_weight=1, caps=caps).total
+    needed = reward_for_total(total=total, privacy_values=nu, privacy_weight=1, caps=caps)
+    smallest = max(0.5 * total**2 / 0.2375, 0.75 * total**2 / 0.375)
+    assert needed == pytest.approx(smallest, rel=1e-9)
