@@ -121,6 +121,7 @@ def _judge(snapshot: Snapshot) -> Judgement:
     """The noise audit of every update; only rejection keeps one out of the average."""
     spec = snapshot.task.spec
     mode = spec.privacy.audit if spec.privacy.noise else AuditMode.OFF
+    mechanism = spec.privacy.mechanism.build()
     verdicts: dict[str, NoiseVerdict | None] = {}
     accepted = []
     alpha = alpha_per_upload(
@@ -130,7 +131,7 @@ def _judge(snapshot: Snapshot) -> Judgement:
         verdict = None
         if mode is not AuditMode.OFF:
             audit = NoiseAudit.of_upload(
-                mechanism=spec.privacy.mechanism.build(),
+                mechanism=mechanism,
                 rho=snapshot.budgets[client_id].rho,
                 size=snapshot.clients[client_id].size or 1,
                 dimension=spec.dimension,

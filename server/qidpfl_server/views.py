@@ -94,10 +94,10 @@ def board(tx: Transaction, task_id: str) -> Board | None:
     )
 
 
-def task_view(tx: Transaction, task: Task) -> TaskView:
-    """A task with its spec and its counts."""
+def task_summary(tx: Transaction, task: Task) -> TaskSummary:
+    """A task in a list."""
     settled = sum(held.state is RoundState.SETTLED for held in tx.rounds.of_task(task.task_id))
-    return TaskView(
+    return TaskSummary(
         task_id=task.task_id,
         name=task.name,
         preset=task.preset,
@@ -107,15 +107,12 @@ def task_view(tx: Transaction, task: Task) -> TaskView:
         horizon=task.spec.game.horizon,
         clients=tx.clients.count(task.task_id),
         paid_micro=tx.rounds.paid_micro(task.task_id),
-        spec=task.spec,
-        spec_digest=task.spec_digest,
     )
 
 
-def task_summary(tx: Transaction, task: Task) -> TaskSummary:
-    """A task in a list."""
-    view = task_view(tx, task)
-    return TaskSummary(**{name: getattr(view, name) for name in TaskSummary.model_fields})
+def task_view(tx: Transaction, task: Task) -> TaskView:
+    """A task with its counts and its whole spec."""
+    return TaskView(**dict(task_summary(tx, task)), spec=task.spec, spec_digest=task.spec_digest)
 
 
 def selection_verdict(tx: Transaction, client_id: str) -> SelectionVerdict:

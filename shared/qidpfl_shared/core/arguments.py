@@ -91,6 +91,14 @@ def weight_below_one(name: str, value: object) -> float:
     return number
 
 
+def fraction(name: str, value: object) -> float:
+    """A number in [0, 1]."""
+    number = real(name, value)
+    if not 0 <= number <= 1:
+        raise ImpossibleArgument(name, value, "must lie in [0, 1]")
+    return number
+
+
 def discount_factor(name: str, value: object) -> float:
     """A number in (0, 1]."""
     number = real(name, value)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import arguments
-from .arguments import ImpossibleArgument, Mask, Numbers, Vector
+from .arguments import Mask, Numbers, Vector
 from .equilibrium import EDGE_SHARE, Equilibrium, active_set, equilibrium, uncapped_shares
 
 
@@ -27,9 +27,7 @@ def invite(*, privacy_values: Numbers, min_share: float, min_clients: int = 2) -
     rest. `min_share` 0 is the paper; the rule never goes below `min_clients`. Of equals the later one goes first.
     """
     values = arguments.positive_vector("privacy_values", privacy_values)
-    min_share = arguments.real("min_share", min_share)
-    if not 0 <= min_share <= 1:
-        raise ImpossibleArgument("min_share", min_share, "must lie in [0, 1]")
+    min_share = arguments.fraction("min_share", min_share)
     min_clients = arguments.whole("min_clients", min_clients, minimum=2)
 
     active = active_set(privacy_values=values)

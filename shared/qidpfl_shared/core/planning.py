@@ -93,8 +93,7 @@ class RoundRules:
         arguments.choice("policy", self.policy, RewardPolicy)
         arguments.choice("weighting", self.weighting, Weighting)
         arguments.magnitude("privacy_weight", self.privacy_weight)
-        if not 0 <= arguments.real("min_share", self.min_share) <= 1:
-            raise ImpossibleArgument("min_share", self.min_share, "must lie in [0, 1]")
+        arguments.fraction("min_share", self.min_share)
         arguments.whole("min_clients", self.min_clients, minimum=2)
         arguments.whole("min_updates", self.min_updates, minimum=1)
         arguments.limit("rho_max", self.rho_max)
