@@ -26,7 +26,7 @@ $(INSTALLED): $(MANIFESTS)
 	@index=$$($(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=3); print("--extra-index-url", sys.argv[1])' $(TORCH_INDEX)/ 2>/dev/null || true); \
 	test -n "$$index" || echo "note: $(TORCH_INDEX) does not answer; torch comes from the configured package index"; \
 	echo "installing (about a minute) ..."; \
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$index --group dev --editable "./shared[torch]" --editable "./server[postgres,eval]" --editable ./client
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$index --group dev --editable "./shared[torch]" --editable "./server[postgres,eval]" --editable "./client[train]"
 	@touch $@
 
 demo: $(INSTALLED)  ## play one whole task in this process, on the embedded digits

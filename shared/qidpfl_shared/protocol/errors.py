@@ -41,6 +41,7 @@ class ErrorCode(StrEnum):
     ALREADY_ENROLLED = "already_enrolled", 409, "This enrolment key belongs to a client with a profile"
     CODE_USED = "code_used", 409, "This single-use enrolment code has been used"
     ORDINAL_TAKEN = "ordinal_taken", 409, "Another client has this ordinal"
+    MODEL_FROZEN = "model_frozen", 409, "Rounds have been announced with another first model"
     PROFILE_FROZEN = "profile_frozen", 409, "A different profile is already stored"
     PROFILE_MISSING = "profile_missing", 409, "The profile has to be stored first"
     NOT_SELECTED = "not_selected", 409, "The client is not among the selected"

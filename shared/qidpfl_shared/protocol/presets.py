@@ -17,7 +17,7 @@ from .tasks import (
     RoundsSpec,
     SelectionSpec,
     TaskSpec,
-    Workload,
+    WorkloadSpec,
 )
 from .wire import TensorLayout
 
@@ -73,7 +73,7 @@ def _same_kind(known: Mapping[str, Any], override: Mapping[str, Any]) -> bool:
 
 def _task(
     *,
-    workload: Workload,
+    workload: WorkloadSpec,
     layout: TensorLayout,
     horizon: int,
     discount: float,
@@ -121,7 +121,7 @@ def digits() -> TaskSpec:
     client epsilon is about 12: a demonstration, not protection."""
     partition = Partition(kind=PartitionKind.QUALITY_MIX, clients=10, concentration=8.0, two_class_ordinals=(2, 5, 8))
     return _task(
-        workload=Workload(dataset="digits", network="linear", labels=10, convex=True, partition=partition),
+        workload=WorkloadSpec(dataset="digits", network="linear", labels=10, convex=True, partition=partition),
         layout=layouts.linear(inputs=64, labels=10),
         horizon=20,
         discount=0.93,
@@ -146,7 +146,7 @@ def _mnist(
 ) -> TaskSpec:
     partition = partition or Partition(kind=PartitionKind.DIRICHLET_CLASS, clients=20, concentration=1.0)
     return _task(
-        workload=Workload(dataset="mnist", network="linear", labels=10, convex=True, partition=partition),
+        workload=WorkloadSpec(dataset="mnist", network="linear", labels=10, convex=True, partition=partition),
         layout=layouts.linear(inputs=784, labels=10),
         horizon=30,
         discount=0.9429,
@@ -196,16 +196,18 @@ def mnist_paper_heuristic() -> TaskSpec:
     )
 
 
-def _emnist(*, dataset: str, clients: int, privacy_weight: float, lifetime_rho: float, rho_max: float) -> TaskSpec:
+def _emnist(
+    *, dataset: str, clients: int, privacy_weight: float, histogram_rho: float, lifetime_rho: float, rho_max: float
+) -> TaskSpec:
     partition = Partition(kind=PartitionKind.DIRICHLET_CLASS, clients=clients, concentration=1.0)
     return _task(
-        workload=Workload(dataset=dataset, network="lenet", labels=62, partition=partition),
+        workload=WorkloadSpec(dataset=dataset, network="lenet", labels=62, partition=partition),
         layout=layouts.lenet(channels=1, side=28, labels=62),
         horizon=30,
         discount=0.901,
         privacy_weight=privacy_weight,
         convexity=0.012,
-        histogram_rho=0.01,
+        histogram_rho=histogram_rho,
         lifetime_rho=lifetime_rho,
         rho_max=rho_max,
         reward_max=800,
@@ -217,18 +219,23 @@ def _emnist(*, dataset: str, clients: int, privacy_weight: float, lifetime_rho: 
 
 def emnist() -> TaskSpec:
     """EMNIST ByClass, 62 labels, with a network like LeNet-5: twenty clients of about 5000 records."""
-    return _emnist(dataset="emnist", clients=20, privacy_weight=300.0, lifetime_rho=1.0, rho_max=0.1)
+    return _emnist(
+        dataset="emnist", clients=20, privacy_weight=300.0, histogram_rho=0.01, lifetime_rho=1.0, rho_max=0.1
+    )
 
 
 def emnist_small() -> TaskSpec:
     """EMNIST ByClass for laptops: ten clients of 1000 records. At that size epsilon is about 27."""
-    return _emnist(dataset="emnist-small", clients=10, privacy_weight=30.0, lifetime_rho=10.0, rho_max=2.0)
+    # Noise of a smaller budget would be as large as the differences between clients, and refuse most of them.
+    return _emnist(
+        dataset="emnist-small", clients=10, privacy_weight=30.0, histogram_rho=0.1, lifetime_rho=10.0, rho_max=2.0
+    )
 
 
 def _cifar10(network: str, layout: TensorLayout, *, lifetime_rho: float, rho_max: float) -> TaskSpec:
     partition = Partition(kind=PartitionKind.DIRICHLET_CLASS, clients=10, concentration=1.0)
     return _task(
-        workload=Workload(dataset="cifar10", network=network, labels=10, partition=partition),
+        workload=WorkloadSpec(dataset="cifar10", network=network, labels=10, partition=partition),
         layout=layout,
         horizon=80,
         discount=0.9664,

@@ -70,7 +70,7 @@ class Partition(Message):
     seed: int = Field(default=0, ge=0, le=2**32 - 1)
 
 
-class Workload(Message):
+class WorkloadSpec(Message):
     """What is learnt: the data set, the network, and how a testbed divides the data."""
 
     dataset: Name = Field(description="a built-in data set, or module:Class of a workload of your own")
@@ -173,7 +173,7 @@ class Retention(Message):
 class TaskSpec(Message):
     """A federated task."""
 
-    workload: Workload
+    workload: WorkloadSpec
     layout: TensorLayout
     selection: SelectionSpec = SelectionSpec()
     game: GameSpec

@@ -27,6 +27,7 @@ PUBLISHED = {
     "already_enrolled": 409,
     "code_used": 409,
     "ordinal_taken": 409,
+    "model_frozen": 409,
     "profile_frozen": 409,
     "profile_missing": 409,
     "not_selected": 409,

@@ -104,7 +104,7 @@ PART_E: dict[str, Json] = {
         "aggregation.learning_rate": 3.0,
         "aggregation.momentum": 0.9,
         "selection.reference": "given",
-        "privacy.histogram_rho": 0.01,
+        "privacy.histogram_rho": 0.1,
         "privacy.lifetime_rho": 10.0,
     },
     "cifar10": {

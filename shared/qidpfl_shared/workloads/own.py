@@ -1,0 +1,156 @@
+"""Workloads of a user's own: a class that the owner of this machine names on a command line.
+
+Importing runs code, so that the name never comes from a coordinator or a task.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .records import Records
+from .workload import UnknownWorkload, Workload, WorkloadError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_METHODS = ("training", "held_out", "network")
+
+
+@dataclass(frozen=True)
+class CheckedWorkload:
+    """A user's workload, whose answers are checked before anything is computed with them."""
+
+    name: str
+    own: Workload
+
+    @property
+    def labels(self) -> int:
+        return self.own.labels
+
+    @property
+    def convex(self) -> bool:
+        return self.own.convex
+
+    def training(self) -> Records:
+        return self._training
+
+    def held_out(self) -> Records | None:
+        return self._held_out
+
+    def network(self) -> "nn.Module":
+        from torch import nn
+
+        from .networks import check_records_stay_apart, layout_of
+
+        network = self.own.network()
+        if not isinstance(network, nn.Module):
+            raise WorkloadError(f"{self.name}: network() returned {_kind(network)}, not a torch module")
+        layout_of(network)
+        check_records_stay_apart(network)
+        return network
+
+    @cached_property
+    def _training(self) -> Records:
+        return self._checked("training", self.own.training())
+
+    @cached_property
+    def _held_out(self) -> Records | None:
+        records = self.own.held_out()
+        return None if records is None else self._checked("held_out", records)
+
+    def _checked(self, method: str, records: Any) -> Records:
+        if not isinstance(records, Records):
+            raise WorkloadError(f"{self.name}: {method}() returned {_kind(records)}, not Records")
+        if (problem := _problem_of(records, self.labels)) is not None:
+            raise WorkloadError(f"{self.name}: {method}() returned {problem}")
+        return records
+
+
+def own_workload(name: str, *, data_dir: Path | None) -> CheckedWorkload:
+    """The workload `module:Class` or `path/to/file.py:Class`, made with its data folder."""
+    place, colon, class_name = name.rpartition(":")
+    if not colon or not place or not class_name:
+        raise UnknownWorkload(f"{name!r} is neither module:Class nor path/to/file.py:Class")
+    module = _module_of_file(Path(place)) if place.endswith(".py") else _module_named(place)
+    maker = getattr(module, class_name, None)
+    if not callable(maker):
+        raise UnknownWorkload(f"{place} has no class {class_name!r}")
+    try:
+        own = maker(data_dir=data_dir)
+    except WorkloadError:
+        raise
+    except Exception as error:
+        raise WorkloadError(f"{name}: making the workload failed: {_line(error)}") from error
+    _check_members(name, own)
+    return CheckedWorkload(name, own)
+
+
+def _module_named(name: str) -> ModuleType:
+    # Installed commands do not look into the current folder by themselves. Last, so that it hides nothing installed.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise UnknownWorkload(f"module {name!r} cannot be imported: {_line(error)}") from error
+
+
+def _module_of_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UnknownWorkload(f"there is no file {path}")
+    name = f"qidpfl_own_workload_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up there.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UnknownWorkload(f"{path} cannot be imported: {_line(error)}") from error
+    return module
+
+
+def _check_members(name: str, own: Any) -> None:
+    missing = [member for member in ("labels", "convex", *_METHODS) if not hasattr(own, member)]
+    if missing:
+        raise WorkloadError(f"{name} lacks {', '.join(missing)}: a workload has labels, convex, {', '.join(_METHODS)}")
+    if isinstance(own.labels, bool) or not isinstance(own.labels, int) or own.labels < 1:
+        raise WorkloadError(f"{name}: labels must be a whole number of at least 1, not {own.labels!r}")
+    if not isinstance(own.convex, bool):
+        raise WorkloadError(f"{name}: convex must be True or False, not {own.convex!r}")
+    for method in _METHODS:
+        if not callable(getattr(own, method)):
+            raise WorkloadError(f"{name}: {method} must be a method")
+
+
+def _problem_of(records: Records, labels: int) -> str | None:
+    if len(records) == 0:
+        return "no records"
+    if records.labels.ndim != 1 or records.labels.dtype.kind not in "iu":
+        return f"labels of type {records.labels.dtype} {records.labels.shape}, not a row of whole numbers"
+    low, high = int(records.labels.min()), int(records.labels.max())
+    if low < 0 or high >= labels:
+        return f"labels from {low} to {high}, not from 0 to {labels - 1}"
+    if records.features.dtype.kind not in "iuf":
+        return f"features of type {records.features.dtype}, not numbers"
+    if not np.isfinite(records.features).all():
+        return "features that are not finite"
+    return None
+
+
+def _kind(value: object) -> str:
+    return f"a {type(value).__name__}"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
