@@ -4,6 +4,9 @@ PYTHON ?= python3
 # Where torch comes from: CPU wheels by default; a CUDA build by e.g. TORCH_INDEX=https://download.pytorch.org/whl/cu130
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
+# What `make demo` learns: digits (embedded) or mnist (from QIDPFL_DATA_DIR, or downloaded once)
+DATASET ?= digits
+
 VENV := .venv
 BIN := $(VENV)/bin
 PROJECTS := shared server client
@@ -29,8 +32,8 @@ $(INSTALLED): $(MANIFESTS)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$index --group dev --editable "./shared[torch]" --editable "./server[postgres,eval]" --editable "./client[train]"
 	@touch $@
 
-demo: $(INSTALLED)  ## play one whole task in this process, on the embedded digits
-	$(BIN)/python examples/one_process.py
+demo: $(INSTALLED)  ## coordinator and ten clients on this machine, live; DATASET=mnist for MNIST
+	$(BIN)/python examples/demo --dataset $(DATASET)
 
 test: $(INSTALLED)  ## run all tests
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
@@ -51,9 +54,11 @@ format: $(INSTALLED)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(INSTALLED)  ## measure the core against numpy, and the coordinator against a bare handler
+bench: $(INSTALLED)  ## measure core, coordinator, gradients and fleet, each against a plain or known one in the same run
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/coordinator.py
+	$(BIN)/python benchmarks/gradients.py
+	$(BIN)/python benchmarks/fleet.py
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,8 @@
 """Seconds per round of a live coordinator with null training, against a bare upload handler in the same run.
 
 The bare handler streams, hashes, writes and syncs the same bytes, and does nothing else: no budgets, no payments, no
-database. Prints the ratio and the coordinator's peak memory; asserts nothing.
+database. Prints the ratios and the coordinator's peak memory; asserts nothing. The processor time of an upload, in the
+server's process alone, hardly depends on what else the machine does; the seconds do.
 """
 
 import argparse
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,20 +56,48 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each measurement")
     parser.add_argument("--store-url", help="measure on this store instead of SQLite")
     options = parser.parse_args()
-    print("  clients  parameters   s/round  uploads only   bare handler   ratio (uploads)   peak memory")
+    print("                               uploads of a round, seconds      processor ms per upload")
+    print("  clients  parameters   s/round   here    bare   ratio           here    bare   ratio      peak memory")
     for clients, dimension in SIZES:
         result = asyncio.run(measure(clients, dimension, options.rounds, options.store_url))
+        here, bare = result.here, result.bare
         print(
-            f"  {clients:7d}  {dimension:10,d}  {result.round_s:8.3f}  {result.uploads_s:10.3f} s"
-            f"  {result.bare_s:11.3f} s  {result.uploads_s / result.bare_s:15.2f}  {result.peak_mib:9.0f} MiB"
+            f"  {clients:7d}  {dimension:10,d}  {result.round_s:8.3f}  {compared(here.seconds, bare.seconds)}"
+            f"     {compared(here.processor_ms / clients, bare.processor_ms / clients)}  {result.peak_mib:11.0f} MiB"
         )
+
+
+def compared(here: float, bare: float) -> str:
+    return f"{here:7.3f} {bare:7.3f} {here / bare:7.2f}"
+
+
+@dataclass
+class Cost:
+    """What the uploads of a round have cost a server, on average."""
+
+    pid: int
+    rounds: int
+    seconds: float = 0.0
+    processor_ms: float = 0.0
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Add what happens inside."""
+        start, processor_ms = time.perf_counter(), self._processor_ms()
+        yield
+        self.seconds += (time.perf_counter() - start) / self.rounds
+        self.processor_ms += (self._processor_ms() - processor_ms) / self.rounds
+
+    def _processor_ms(self) -> float:
+        threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e6
 
 
 @dataclass(frozen=True)
 class Result:
     round_s: float
-    uploads_s: float
-    bare_s: float
+    here: Cost
+    bare: Cost
     peak_mib: float
 
 
@@ -102,15 +133,15 @@ async def measure(clients: int, dimension: int, rounds: int, store_url: str | No
     std = 2**0.5 / (RECORDS * 0.002**0.5)
     vectors = [(std * np.random.default_rng(k).standard_normal(dimension)).astype("<f4") for k in range(clients)]
     with tempfile.TemporaryDirectory() as folder:
-        round_s, uploads_s, peak_mib = await measure_coordinator(Path(folder), vectors, rounds, store_url)
+        round_s, here, peak_mib = await measure_coordinator(Path(folder), vectors, rounds, store_url)
     with tempfile.TemporaryDirectory() as folder:
-        bare_s = await measure_bare(Path(folder), vectors, rounds)
-    return Result(round_s, uploads_s, bare_s, peak_mib)
+        bare = await measure_bare(Path(folder), vectors, rounds)
+    return Result(round_s, here, bare, peak_mib)
 
 
 async def measure_coordinator(
     folder: Path, vectors: list[Any], rounds: int, store_url: str | None
-) -> tuple[float, float, float]:
+) -> tuple[float, Cost, float]:
     where = ["--state-dir", str(folder), *(["--store-url", store_url] if store_url else [])]
     process = subprocess.Popen(
         [sys.executable, "-m", "qidpfl_server", "serve", "--port", "0", *where],
@@ -129,12 +160,11 @@ async def measure_coordinator(
         code = task["enrolment_codes"][0]
         seats = await asyncio.gather(*(enrol(port, base, code, k) for k in range(len(vectors))))
         start = time.perf_counter()
-        uploads = 0.0
+        cost = Cost(process.pid, rounds)
         for number in range(1, rounds + 1):
-            uploads += await play_round(base, seats, vectors, number)
+            await play_round(base, seats, vectors, number, cost)
         await wait_until_ended(seats[0], base, rounds)
-        elapsed = time.perf_counter() - start
-        return elapsed / rounds, uploads / rounds, peak_memory_mib(process.pid)
+        return (time.perf_counter() - start) / rounds, cost, peak_memory_mib(process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -169,8 +199,8 @@ async def enrol(port: int, base: str, code: str, ordinal: int) -> Seat:
     return connection, credentials
 
 
-async def play_round(base: str, seats: list[Seat], vectors: list[Any], number: int) -> float:
-    """One round of everybody; the seconds of the uploads alone."""
+async def play_round(base: str, seats: list[Seat], vectors: list[Any], number: int, cost: Cost) -> None:
+    """One round of everybody; the uploads alone are added to the cost."""
 
     async def prepare(seat: Seat) -> None:
         connection, credentials = seat
@@ -189,9 +219,8 @@ async def play_round(base: str, seats: list[Seat], vectors: list[Any], number: i
             raise RuntimeError(f"{status} {answer.decode()}")
 
     await asyncio.gather(*map(prepare, seats))
-    start = time.perf_counter()
-    await asyncio.gather(*map(upload, seats, vectors))
-    return time.perf_counter() - start
+    with cost.measured():
+        await asyncio.gather(*map(upload, seats, vectors))
 
 
 async def wait_until_ended(seat: Seat, base: str, rounds: int) -> None:
@@ -203,13 +232,13 @@ async def wait_until_ended(seat: Seat, base: str, rounds: int) -> None:
             return
 
 
-async def measure_bare(folder: Path, vectors: list[Any], rounds: int) -> float:
+async def measure_bare(folder: Path, vectors: list[Any], rounds: int) -> Cost:
     process = subprocess.Popen([sys.executable, "-c", BARE, str(folder)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         port = int(process.stdout.readline())
         connections = [await Connection(port).open() for _ in vectors]
-        start = time.perf_counter()
+        cost = Cost(process.pid, rounds)
         for number in range(1, rounds + 1):
 
             async def upload(connection: Connection, vector: Any, number: int = number) -> None:
@@ -217,8 +246,9 @@ async def measure_bare(folder: Path, vectors: list[Any], rounds: int) -> float:
                 base64.b64encode(hashlib.sha256(body).digest())
                 await connection.call("PUT", "/", body)
 
-            await asyncio.gather(*map(upload, connections, vectors))
-        return (time.perf_counter() - start) / rounds
+            with cost.measured():
+                await asyncio.gather(*map(upload, connections, vectors))
+        return cost
     finally:
         process.terminate()
         process.wait()

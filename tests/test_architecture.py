@@ -18,27 +18,101 @@ ALLOWED: dict[str, set[str]] = {
     "qidpfl_shared": set(),
     "qidpfl_shared.core": {"numpy", "scipy"},
     "qidpfl_shared.protocol": {"numpy", "pydantic", "pydantic_core", "qidpfl_shared.core"},
-    "qidpfl_server": {"numpy", "anyio", "structlog", "qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_shared.workloads": {"numpy", "sklearn", "torch", "qidpfl_shared.protocol"},
+    "qidpfl_server": {
+        *("numpy", "anyio", "structlog"),
+        *("qidpfl_shared.core", "qidpfl_shared.failpoints", "qidpfl_shared.protocol"),
+    },
     "qidpfl_server.settings": {"pydantic", "pydantic_settings"},
     "qidpfl_server.store": {"sqlalchemy", "alembic", "qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"},
-    "qidpfl_server.evaluation": {"numpy", "sklearn", "qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_server.evaluation": {
+        *("numpy", "structlog", "torch"),
+        *("qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
+    },
     "qidpfl_server.api": {
         *("anyio", "fastapi", "numpy", "prometheus_client", "pydantic", "safetensors", "starlette", "structlog"),
+        *("qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.failpoints", "qidpfl_shared.protocol"),
+    },
+    "qidpfl_server.model_files": {"safetensors", "qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_server.own_workloads": {
+        *("torch", "qidpfl_server"),
+        *("qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
+    },
+    "qidpfl_server.progress": {"rich", "qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_server.task_commands": {
+        *("pydantic", "rich", "typer"),
         *("qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
-    "qidpfl_server.export": {"safetensors", "qidpfl_server", "qidpfl_shared.protocol"},
     "qidpfl_server.http_protocol": {"uvicorn"},
     "qidpfl_server.options": {"pydantic", "typer", "qidpfl_server"},
     "qidpfl_server.serving": {"structlog", "uvicorn", "qidpfl_server", "qidpfl_shared.protocol"},
-    "qidpfl_server.__main__": {
-        "pydantic",
-        "rich",
-        "typer",
-        "qidpfl_server",
-        "qidpfl_shared.core",
-        "qidpfl_shared.protocol",
-    },
+    "qidpfl_server.__main__": {"rich", "typer", "qidpfl_server", "qidpfl_shared.protocol"},
     "qidpfl_client": {"qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_client.admin": {"httpx", "qidpfl_client", "qidpfl_shared.protocol"},
+    "qidpfl_client.api": {"httpx", "qidpfl_client", "qidpfl_shared.protocol"},
+    "qidpfl_client.behaviours": {
+        *("qidpfl_client.errors", "qidpfl_client.learning", "qidpfl_client.noise", "qidpfl_client.owner"),
+        *("numpy", "qidpfl_shared.core", "qidpfl_shared.protocol"),
+    },
+    "qidpfl_client.conduct": set(),
+    "qidpfl_client.credentials": {"pydantic", "qidpfl_client", "qidpfl_shared.protocol"},
+    "qidpfl_client.decision": {"qidpfl_client.owner", "qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_client.endurance": {
+        *("qidpfl_client.api", "qidpfl_client.conduct", "qidpfl_client.errors", "qidpfl_client.joining"),
+        *("qidpfl_client.participant",),
+        *("qidpfl_shared.core", "qidpfl_shared.protocol"),
+    },
+    "qidpfl_client.feed": {"httpx", "qidpfl_client", "qidpfl_shared.protocol"},
+    "qidpfl_client.fleet": {
+        *("qidpfl_client.api", "qidpfl_client.conduct", "qidpfl_client.endurance", "qidpfl_client.errors"),
+        *("qidpfl_client.joining", "qidpfl_client.participant"),
+        *("qidpfl_shared.protocol",),
+    },
+    "qidpfl_client.fleet_plan": {"httpx", "qidpfl_client", "qidpfl_shared.protocol"},
+    "qidpfl_client.interface": {"httpx", "qidpfl_client", "qidpfl_shared.protocol"},
+    "qidpfl_client.joining": {
+        *("qidpfl_client.api", "qidpfl_client.errors", "qidpfl_client.journal", "qidpfl_client.learning"),
+        *("qidpfl_client.noise", "qidpfl_client.owner", "qidpfl_client.profile", "qidpfl_client.releases"),
+        *("qidpfl_client.trust",),
+        *("qidpfl_shared.core", "qidpfl_shared.failpoints", "qidpfl_shared.protocol"),
+    },
+    "qidpfl_client.journal": {
+        *("qidpfl_client.errors", "qidpfl_client.journal_file", "qidpfl_client.trust"),
+        *("qidpfl_shared.core", "qidpfl_shared.protocol"),
+    },
+    "qidpfl_client.journal_file": {"qidpfl_client.errors"},
+    "qidpfl_client.learning": {"numpy", "qidpfl_client.noise", "qidpfl_shared.protocol"},
+    "qidpfl_client.ledger": {"qidpfl_client.journal", "qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_client.local_data": {
+        *("qidpfl_client.noise", "qidpfl_client.training"),
+        *("numpy", "torch", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
+    },
+    "qidpfl_client.noise": {"numpy", "scipy"},
+    "qidpfl_client.options": {
+        *("qidpfl_client.errors", "qidpfl_client.noise"),
+        *("pydantic", "typer", "qidpfl_shared.core", "qidpfl_shared.workloads"),
+    },
+    "qidpfl_client.owner": {"qidpfl_shared.core"},
+    "qidpfl_client.participant": {
+        *("qidpfl_client.conduct", "qidpfl_client.decision", "qidpfl_client.errors", "qidpfl_client.joining"),
+        *("qidpfl_client.journal", "qidpfl_client.releases", "qidpfl_client.trust"),
+        *("qidpfl_shared.core", "qidpfl_shared.failpoints", "qidpfl_shared.protocol"),
+    },
+    "qidpfl_client.profile": {
+        *("qidpfl_client.errors", "qidpfl_client.learning", "qidpfl_client.noise", "qidpfl_client.owner"),
+        *("qidpfl_client.releases",),
+        *("qidpfl_shared.core", "qidpfl_shared.protocol"),
+    },
+    "qidpfl_client.progress": {"rich"},
+    "qidpfl_client.releases": {"qidpfl_client.journal", "qidpfl_shared.protocol"},
+    "qidpfl_client.retries": {"httpx", "stamina", "qidpfl_client"},
+    "qidpfl_client.training": {
+        *("numpy", "torch", "qidpfl_client"),
+        *("qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
+    },
+    "qidpfl_client.transport": {"httpx", "pydantic", "pydantic_core", "qidpfl_client", "qidpfl_shared.protocol"},
+    "qidpfl_client.trust": {"qidpfl_client.errors", "qidpfl_shared.protocol"},
+    "qidpfl_client.__main__": {"rich", "torch", "typer", "qidpfl_client", "qidpfl_shared.core"},
 }
 # What a pure function has no use for: clocks, files, sockets, the environment, global randomness, logs, threads.
 IMPURE = {
@@ -124,10 +198,12 @@ def test_modules_do_not_import_each_other_in_circles() -> None:
     [
         ("qidpfl_shared.core", {"pydantic", "torch", "fastapi", "httpx"}),
         ("qidpfl_shared.protocol", {"torch", "fastapi", "httpx"}),
+        ("qidpfl_shared.workloads", {"torch", "torchvision", "sklearn", "fastapi", "httpx"}),
+        ("qidpfl_client.api", {"torch", "scipy.stats", "sklearn", "structlog", "fastapi"}),
     ],
 )
 def test_importing_a_part_does_not_load_what_it_has_no_use_for(part: str, unwanted: set[str]) -> None:
-    names = [name for name, _ in modules() if within(name, part)]
+    names = [name for name, _ in modules() if within(name, part) and name != "qidpfl_shared.workloads.networks"]
     script = f"import sys, importlib\nfor n in {names}: importlib.import_module(n)\nprint(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not unwanted & set(loaded)

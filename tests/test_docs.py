@@ -5,13 +5,17 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
 from fastapi.routing import APIRoute
 
-from qidpfl_server.__main__ import app, tasks_app
-from qidpfl_server.api import admin, participants, reading
+from qidpfl_client.__main__ import app as client_app
+from qidpfl_server.__main__ import app
+from qidpfl_server.api import admin, participants, reading, roster
 from qidpfl_server.domain import EndReason
 from qidpfl_server.settings import Settings
+from qidpfl_server.task_commands import tasks_app
 from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.core.privacy.mechanisms import MechanismName
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode
 from qidpfl_shared.protocol.messages import RoundState, SpendState, TaskState
 from qidpfl_shared.protocol.presets import PRESETS
@@ -22,7 +26,10 @@ PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 EXAMPLE = (ROOT / ".env.example").read_text()
 README = (ROOT / "README.md").read_text()
-LINKS = re.findall(r"\]\(([^)#:]+)\)", README + PAPER_MAP + PROTOCOL + OPERATIONS)
+PARTICIPANT = (ROOT / "docs" / "participant.md").read_text()
+CLIENTS = (ROOT / "docs" / "clients.md").read_text()
+WORKLOADS = (ROOT / "docs" / "workloads.md").read_text()
+LINKS = re.findall(r"\]\(([^)#:]+)\)", README + PAPER_MAP + PROTOCOL + OPERATIONS + PARTICIPANT + CLIENTS + WORKLOADS)
 
 
 def rows() -> list[tuple[str, ...]]:
@@ -77,7 +84,7 @@ def test_every_preset_is_documented(name: str) -> None:
 def routes() -> list[tuple[str, set[str]]]:
     """Every operation under /v1 as the document names it, and the error codes that OpenAPI gives for it."""
     found: list[tuple[str, set[str]]] = []
-    for router in (admin.router, participants.router, reading.router):
+    for router in (admin.router, participants.router, roster.router, reading.router):
         for route in router.routes:
             assert isinstance(route, APIRoute)
             path = route.path.replace("/v1/tasks/{task_id}", "…")
@@ -136,6 +143,33 @@ def test_the_example_can_be_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("name", [held.name for group in (app, tasks_app) for held in group.registered_commands])
 def test_every_command_is_documented(name: str) -> None:
     assert name in re.split(r"[\s|]+", OPERATIONS.split("```")[1])
+
+
+def client_options() -> list[tuple[str, str]]:
+    """Every command of the client with each of its options."""
+    group = typer.main.get_group(client_app)
+    return [
+        (name, option)
+        for name, command in group.commands.items()
+        for parameter in command.params
+        for option in parameter.opts
+        if option.startswith("--") and option != "--help"
+    ]
+
+
+@pytest.mark.parametrize(("command", "option"), client_options(), ids=map(" ".join, client_options()))
+def test_every_option_of_the_client_is_documented(command: str, option: str) -> None:
+    assert re.search(rf"`(qidpfl-client {command} )?{option}[` ]", PARTICIPANT)
+
+
+@pytest.mark.parametrize("name", sorted({command for command, _ in client_options()}))
+def test_every_command_of_the_client_is_documented(name: str) -> None:
+    assert f"qidpfl-client {name}" in PARTICIPANT
+
+
+@pytest.mark.parametrize("name", list(MechanismName), ids=str)
+def test_every_mechanism_is_documented(name: str) -> None:
+    assert f"| `{name}` |" in PARTICIPANT
 
 
 @pytest.mark.parametrize("target", re.findall(r"`make (\w+)`", README))

@@ -14,11 +14,12 @@ import structlog
 from qidpfl_shared.protocol.messages import RoundState, TaskState
 
 from .clock import SECOND, Clock, Micros
-from .domain import Task
+from .domain import EndReason, Task
 from .enrolment import select_clients, selection_is_due, selection_time
 from .errors import CoordinatorError
 from .evaluation import Evaluator
 from .lifecycle import locked
+from .patience import Patience, current_step, give_up, may_pass
 from .retention import sweep
 from .rounds import is_complete
 from .settlement import settle_if_due
@@ -27,6 +28,7 @@ from .store.transaction import Transaction
 
 _log = structlog.get_logger()
 _LONGEST_SLEEP_S = 5.0
+_TRANSIENT_PAUSE_S = 0.5
 _SWEEP_EVERY_S = 600.0
 
 
@@ -40,6 +42,7 @@ class Clockwork:
         self._evaluators: dict[str, Evaluator | None] = {}
         self._wake = asyncio.Event()
         self._busy: set[str] = set()
+        self._patience = Patience()
         self._threads = anyio.CapacityLimiter(2)
 
     def poke(self, task_ids: set[str]) -> None:
@@ -86,16 +89,30 @@ class Clockwork:
     async def _advance(self, task: Task) -> None:
         try:
             await anyio.to_thread.run_sync(self._advance_blocking, task, limiter=self._threads)
-        except CoordinatorError as error:
-            _log.warning("step_failed", task=task.task_id, reason=str(error))
-            await anyio.sleep(0.5)
         except Exception as error:
             # A fault in one task must not stop the others.
-            _log.error("step_failed", task=task.task_id, exc_info=error)
-            await anyio.sleep(_LONGEST_SLEEP_S)
+            await anyio.sleep(await anyio.to_thread.run_sync(self._after_failure, task.task_id, error))
         finally:
             self._busy.discard(task.task_id)
             self._wake.set()
+
+    def _after_failure(self, task_id: str, error: Exception) -> float:
+        """Log a failed step; the seconds until it may be tried again. A task that fails too often has ended."""
+        if may_pass(error):
+            _log.warning("step_failed", task=task_id, reason=str(error))
+            return _TRANSIENT_PAUSE_S
+        _log.error("step_failed", task=task_id, exc_info=error)
+        try:
+            step = self._store.read(lambda tx: current_step(tx, task_id))
+            pause = self._patience.pause_after(task_id, step)
+            now = self._clock.now()
+            if pause is None and self._store.write(lambda tx: give_up(tx, task_id, step, error, now)):
+                _log.error("task_failed", task=task_id, reason=EndReason.STEP_FAILED.value)
+        except Exception as another:
+            # Whatever it is, the next failure of this step comes here again.
+            _log.warning("store_unavailable", reason=str(another))
+            return _TRANSIENT_PAUSE_S
+        return pause or 0.0
 
     def _advance_blocking(self, task: Task) -> None:
         now = self._clock.now()

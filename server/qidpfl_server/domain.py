@@ -41,6 +41,7 @@ class EndReason(StrEnum):
     TOO_FEW_UPDATES = "too_few_updates"
     MODEL_DIVERGED = "model_diverged"
     STATE_DAMAGED = "state_damaged"
+    STEP_FAILED = "step_failed"
     STOPPED = "stopped"
 
 

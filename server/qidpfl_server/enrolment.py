@@ -3,13 +3,13 @@
 import numpy as np
 
 from qidpfl_shared.core.selection import SelectionStatus, select
+from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import EnrolAnswer, EnrolRequest, Profile, TaskState
 
 from .clock import Micros, seconds
 from .domain import Client, ClientState, EndReason, Task
 from .errors import Refused
-from .failpoints import failpoint
 from .identifiers import hash_secret, new_id, new_secret
 from .lifecycle import end_task, known_client, locked
 from .rounds import open_round

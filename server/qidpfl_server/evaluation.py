@@ -1,26 +1,42 @@
-"""Accuracy and loss of a model on held-out data, split once: one half decides, the other is reported.
+"""Accuracy and loss of a model on held-out records, split once: one half decides, the other is reported.
 
-A coordinator that has no evaluator for a workload runs its tasks unevaluated.
+What cannot be evaluated here (no data, no torch, an unknown workload) runs unevaluated; the log says why, once.
 """
 
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 
 from qidpfl_shared.core.aggregation import Parameters
-from qidpfl_shared.protocol import layouts
-from qidpfl_shared.protocol.tasks import TaskSpec
+from qidpfl_shared.protocol.mechanisms import BoltOn
+from qidpfl_shared.protocol.tasks import TaskSpec, WorkloadSpec
 from qidpfl_shared.protocol.wire import unflatten
+from qidpfl_shared.workloads.loading import load_workload
+from qidpfl_shared.workloads.own import published_name
+from qidpfl_shared.workloads.records import Features, Labels, Records, bounded
+from qidpfl_shared.workloads.workload import DataMissing, Workload, WorkloadError
+
+_log = structlog.get_logger()
+_BATCH = 1000
+
+Scores = npt.NDArray[np.float64]
+Scorer = Callable[[Features], Scores]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Score:
-    """How good a model is on one half of the held-out data."""
+    """How good a model is on one half of the held-out records; a loss that is not finite is None."""
 
     accuracy: float
-    loss: float
+    loss: float | None
 
 
 @dataclass(frozen=True)
@@ -32,42 +48,150 @@ class Evaluation:
 
 
 class Evaluator(Protocol):
-    """Scores models of one kind of workload."""
+    """Scores models of one workload."""
 
-    def evaluate(self, spec: TaskSpec, parameters: Parameters) -> Evaluation:
-        """The scores of these parameters."""
+    def evaluate(self, spec: TaskSpec, parameters: Parameters) -> Evaluation | None:
+        """The scores of these parameters; None where they cannot be had."""
 
-
-class DigitsEvaluator:
-    """Softmax regression on the held-out digits of scikit-learn."""
-
-    def __init__(self) -> None:
-        from sklearn.datasets import load_digits
-
-        data = load_digits()
-        self._features: npt.NDArray[np.float64] = data.data[1437:] / 16
-        self._labels: npt.NDArray[np.int64] = data.target[1437:]
-
-    def evaluate(self, spec: TaskSpec, parameters: Parameters) -> Evaluation:
-        tensors = unflatten(vector=parameters, layout=spec.layout)
-        scores = self._features @ tensors["weight"].T.astype(np.float64) + tensors["bias"]
-        return Evaluation(
-            deciding=_score(scores[0::2], self._labels[0::2]), reported=_score(scores[1::2], self._labels[1::2])
-        )
+    def prepare(self) -> None:
+        """Load what is needed, so that what is missing is known early."""
 
 
-def _score(scores: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> Score:
-    shifted = scores - scores.max(axis=1, keepdims=True)
-    log_odds = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    chosen = log_odds[np.arange(len(labels)), labels]
-    return Score(accuracy=float(np.mean(scores.argmax(axis=1) == labels)), loss=float(-chosen.mean()))
+class Evaluators:
+    """The evaluators of a coordinator: tasks of the same workload share its records.
 
+    `own` names, as module:Class, what may be imported: a task alone must not make the coordinator run code.
+    """
 
-def evaluator_for(spec: TaskSpec) -> Evaluator | None:
-    """The evaluator of a workload, or None where this coordinator has none."""
-    if spec.workload.dataset == "digits" and spec.layout == layouts.linear(inputs=64, labels=10):
+    def __init__(self, *, data_dir: Path | None = None, own: Sequence[str] = ()) -> None:
+        self._data_dir = data_dir
+        self._own = {published_name(name): name for name in own}
+        self._known: dict[tuple[str, str, int], HeldOutEvaluator] = {}
+
+    def of(self, spec: TaskSpec) -> "HeldOutEvaluator":
+        """The evaluator of a task. Nothing is loaded before it is used."""
+        workload = spec.workload
+        key = (workload.dataset, workload.network, workload.labels)
+        return self._known.setdefault(key, HeldOutEvaluator(workload, lambda: self._load(workload)))
+
+    def obstacle(self, spec: TaskSpec) -> str | None:
+        """Why a task cannot be evaluated here, as far as can be told without reading its data."""
+        if not _is_linear(spec.workload) and find_spec("torch") is None:
+            return "torch is not installed"
         try:
-            return DigitsEvaluator()
-        except ImportError:
+            self._load(spec.workload)
+        except WorkloadError as error:
+            return str(error)
+        return None
+
+    def _load(self, workload: WorkloadSpec) -> Workload:
+        own = self._own.get(workload.dataset)
+        # A download would hold up a settlement.
+        return load_workload(workload, data_dir=self._data_dir, own=own, download=False)
+
+
+class HeldOutEvaluator:
+    """Evaluates models of one workload on its held-out records, which are read once and kept."""
+
+    def __init__(self, workload: WorkloadSpec, load: Callable[[], Workload]) -> None:
+        self._name = f"{workload.dataset}, {workload.network}"
+        self._load = load
+        self._loaded: tuple[Workload, Records, Records] | None = None
+        self._loading = threading.Lock()
+        self._has_warned = False
+        self._hopeless = False
+
+    def evaluate(self, spec: TaskSpec, parameters: Parameters) -> Evaluation | None:
+        """The scores of these parameters; None, and a warning at the first time, where they cannot be had."""
+        return self._unless_it_fails(lambda: self._evaluated(spec, parameters))
+
+    def prepare(self) -> None:
+        """Read the records now, so that what is missing is said now."""
+        self._unless_it_fails(self._held_out)
+
+    def _unless_it_fails(self, work: Callable[[], Result]) -> Result | None:
+        if self._hopeless:
             return None
-    return None
+        try:
+            return work()
+        except Exception as error:
+            # A workload may be anybody's code, and no failure of it is worth a round. Data may still come.
+            self._hopeless = not isinstance(error, DataMissing)
+            if not self._has_warned:
+                reason = str(error) if isinstance(error, WorkloadError) else f"{type(error).__name__}: {error}"
+                _log.warning("unevaluated", workload=self._name, reason=reason)
+            self._has_warned = True
+            return None
+
+    def _evaluated(self, spec: TaskSpec, parameters: Parameters) -> Evaluation:
+        workload, deciding, reported = self._held_out()
+        scorer = _linear(spec, parameters) if _is_linear(spec.workload) else _network(workload, spec, parameters)
+        return Evaluation(deciding=_score(scorer, spec, deciding), reported=_score(scorer, spec, reported))
+
+    def _held_out(self) -> tuple[Workload, Records, Records]:
+        with self._loading:
+            if self._loaded is None:
+                workload = self._load()
+                self._loaded = (workload, *_halves(workload.held_out()))
+            return self._loaded
+
+
+def _halves(records: Records | None) -> tuple[Records, Records]:
+    """Two halves at random, the same ones every time: however records are sorted, both look alike."""
+    if records is None or len(records) < 2:
+        raise DataMissing("the workload has no held-out records")
+    order = np.random.default_rng(0).permutation(len(records))
+    middle = len(order) // 2
+    return records.take(np.sort(order[:middle])), records.take(np.sort(order[middle:]))
+
+
+def _is_linear(workload: WorkloadSpec) -> bool:
+    """Whether it is the built-in softmax regression, for which numpy is enough."""
+    return workload.network == "linear" and ":" not in workload.dataset
+
+
+def _linear(spec: TaskSpec, parameters: Parameters) -> Scorer:
+    tensors = unflatten(vector=parameters, layout=spec.layout)
+    weight, bias = tensors["weight"].astype(np.float64), tensors["bias"].astype(np.float64)
+    return lambda inputs: inputs.reshape(len(inputs), -1) @ weight.T + bias
+
+
+def _network(workload: Workload, spec: TaskSpec, parameters: Parameters) -> Scorer:
+    import torch
+
+    from qidpfl_shared.workloads.networks import load_parameters
+
+    network = workload.network()
+    load_parameters(network, parameters, spec.layout)
+    network.eval()
+
+    def scores(inputs: Features) -> Scores:
+        with torch.no_grad():
+            found: Scores = network(torch.from_numpy(inputs)).double().numpy()
+        return found
+
+    return scores
+
+
+def _score(scorer: Scorer, spec: TaskSpec, records: Records) -> Score:
+    correct, loss = 0, 0.0
+    for inputs, labels in _batches(spec, records):
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = scorer(inputs)
+            shifted = scores - scores.max(axis=1, keepdims=True)
+            log_odds = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        correct += int(np.count_nonzero(scores.argmax(axis=1) == labels))
+        loss -= float(log_odds[np.arange(len(labels)), labels].sum())
+    mean = loss / len(records)
+    return Score(accuracy=correct / len(records), loss=mean if np.isfinite(mean) else None)
+
+
+def _batches(spec: TaskSpec, records: Records) -> Iterator[tuple[Features, Labels]]:
+    """Features as the clients train on them: `bolt_on` bounds the norm of every record."""
+    mechanism = spec.privacy.mechanism
+    for start in range(0, len(records), _BATCH):
+        part = slice(start, start + _BATCH)
+        inputs = records.inputs(part)
+        if isinstance(mechanism, BoltOn):
+            inputs = bounded(inputs, norm=mechanism.feature_norm)
+        yield inputs, records.labels[part]

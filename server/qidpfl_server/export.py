@@ -13,16 +13,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from safetensors.numpy import save
-
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import Ledger, LedgerEntry, RoundResult, RoundState
-from qidpfl_shared.protocol.tasks import TaskSpec
-from qidpfl_shared.protocol.wire import decode, unflatten
 
 from .clock import as_datetime
 from .domain import Client, Model, Round, Task
 from .errors import Refused
+from .model_files import safetensors_bytes
+from .retention import first_kept_version
 from .store.store import Store
 from .store.transaction import Transaction
 from .views import ledger, round_result, task_view
@@ -54,11 +52,6 @@ def read_export(store: Store, task_id: str, version: int | None = None) -> Expor
     return Export(task=described, tables=tables, version=model.version, model=data)
 
 
-def safetensors_bytes(spec: TaskSpec, vector: bytes) -> bytes:
-    """A model's flat vector as named tensors in the safetensors format."""
-    return save(dict(unflatten(vector=decode(vector, dimension=spec.dimension), layout=spec.layout)))
-
-
 def write_export(export: Export, folder: Path, table_format: TableFormat) -> list[Path]:
     """Write an export into a folder, each file whole or not at all; files of the same names are replaced."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,10 +69,11 @@ def _read(
     task = tx.tasks.get(task_id)
     if task is None:
         raise Refused(ErrorCode.NOT_FOUND, "there is no such task")
-    models = tx.tasks.models(task_id)
+    models = tx.tasks.models(task_id)[first_kept_version(tx, task) :]
     wanted = models[-1:] if version is None else [model for model in models if model.version == version]
     if not wanted:
-        raise Refused(ErrorCode.NOT_FOUND, f"there is no model version {version}; the newest is {models[-1].version}")
+        kept = f"versions {models[0].version} to {models[-1].version} are kept"
+        raise Refused(ErrorCode.NOT_FOUND, f"there is no model version {version}; {kept}")
     clients = tx.clients.of_task(task_id)
     held = tx.rounds.of_task(task_id)
     results = [round_result(tx, task, known.round_number, viewer=None) for known in held]

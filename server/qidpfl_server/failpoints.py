@@ -1,11 +1,4 @@
-"""Named places where a test may end the process, as a power cut would.
-
-`QIDPFL_FAILPOINT=settle.before_commit:3` kills this process at the third time it gets to that place.
-"""
-
-import os
-import signal
-from collections import Counter
+"""The places where tests end a coordinator: see `qidpfl_shared.failpoints`."""
 
 NAMES = (
     "enrol.before_commit",
@@ -24,17 +17,8 @@ NAMES = (
     "settle.before_commit",
     "settle.after_commit",
 )
-
-_hits: Counter[str] = Counter()
-
-
-def failpoint(name: str) -> None:
-    """Die here if the environment says so."""
-    wanted = os.environ.get("QIDPFL_FAILPOINT")
-    if wanted is None:
-        return
-    target, _, count = wanted.partition(":")
-    if name == target:
-        _hits[name] += 1
-        if _hits[name] == int(count or 1):
-            os.kill(os.getpid(), signal.SIGKILL)
+# Where a task comes to only if its admin gives it a model.
+MODEL_NAMES = (
+    "model.before_commit",
+    "model.after_commit",
+)

@@ -12,7 +12,7 @@ from .averaging import next_state
 from .domain import BudgetState, Client, Round, Task
 from .errors import DamagedState
 from .models import load_model
-from .retention import first_kept_round
+from .retention import first_kept_version
 from .rounds import privacy_accounts
 from .store.database import check_integrity
 from .store.store import Store
@@ -53,16 +53,17 @@ def _audit_task(tx: Transaction, store: Store, task_id: str, report: Report) -> 
     assert task is not None
     rounds = tx.rounds.of_task(task_id)
     clients = {client.client_id: client for client in tx.clients.of_task(task_id)}
-    first_kept = first_kept_round(tx, task)
+    first_kept = first_kept_version(tx, task)
     if first_kept > 0:
-        report.not_checkable.append(f"task {task.name}: blobs of rounds before {first_kept} are not kept")
+        gone = f"models before version {first_kept} and updates of rounds up to {first_kept}"
+        report.not_checkable.append(f"task {task.name}: {gone} are not kept")
     _audit_models(tx, store, task, rounds, first_kept, report)
     for held in rounds:
         _audit_money(tx, task, held, report)
-        if held.round_number < first_kept:
+        if held.round_number <= first_kept:
             continue
         _audit_deliveries(tx, store, task, held, report)
-        if held.state is RoundState.SETTLED and held.base_version >= first_kept:
+        if held.state is RoundState.SETTLED:
             _audit_recomputation(tx, store, task, held, clients, report)
     _audit_privacy(tx, task, list(clients.values()), report)
 

@@ -21,7 +21,7 @@ def configure(log_format: str) -> None:
             structlog.processors.format_exc_info,
             renderer,
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(_CurrentStderr()),  # type: ignore[arg-type]
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         cache_logger_on_first_use=True,
     )
@@ -38,6 +38,16 @@ def _redact(logger: Any, method: str, event: Any) -> Any:
         if any(word in name.lower() for word in _SECRET):
             event[name] = "[redacted]"
     return event
+
+
+class _CurrentStderr:
+    """Whatever standard error is at the moment of writing: live progress puts the log above its table."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 class _ToStructlog(logging.Handler):

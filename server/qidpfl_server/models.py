@@ -9,7 +9,7 @@ from qidpfl_shared.protocol.tasks import TaskSpec
 from qidpfl_shared.protocol.wire import decode, encode, flatten
 
 from .domain import Model
-from .errors import DamagedState
+from .errors import DamagedState, StoreBusy
 from .store.blobs import Blobs
 
 
@@ -31,6 +31,15 @@ def save_model(blobs: Blobs, version: int, state: ServerState) -> Model:
     digest = blobs.put(encode(state.parameters))
     momentum = blobs.put(state.momentum.astype("<f8").tobytes()) if state.momentum.any() else None
     return Model(version=version, digest=digest, momentum_digest=momentum)
+
+
+def require_stored(blobs: Blobs, model: Model) -> None:
+    """Refuse a model that was written so long ago that a sweep has taken it for forgotten.
+
+    Checked when its row is written: who was held up for hours in between has to start again.
+    """
+    if not all(blobs.has(digest) for digest in (model.digest, model.momentum_digest) if digest is not None):
+        raise StoreBusy("the model was swept before it was recorded; try again")
 
 
 def load_model(blobs: Blobs, model: Model, dimension: int) -> ServerState:

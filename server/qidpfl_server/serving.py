@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -17,11 +18,11 @@ from .api.announcements import Announcements
 from .api.app import create_app
 from .clock import SystemClock
 from .clockwork import Clockwork
-from .domain import Task
 from .errors import CoordinatorError
-from .evaluation import Evaluator, evaluator_for
+from .evaluation import Evaluators
 from .http_protocol import protocol_with
 from .identifiers import new_id
+from .progress import is_shown, show_progress
 from .secret_files import Secrets, load_secrets
 from .settings import Settings
 from .store.blobs import Blobs
@@ -83,22 +84,28 @@ def check_tls(settings: Settings) -> None:
             raise CoordinatorError(f"{path} is not a file")
 
 
-def serve(settings: Settings, store: Store, *, exit_when_finished: bool = False) -> None:
+def serve(
+    settings: Settings, store: Store, *, own_workloads: Sequence[str] = (), exit_when_finished: bool = False
+) -> None:
     """Serve until SIGTERM or SIGINT, or until all tasks have ended."""
     secrets = load_secrets(settings.state_dir)
     _show_secrets(secrets)
+    evaluators = Evaluators(data_dir=settings.data_dir, own=own_workloads)
     with exclusive(store.engine):
+        _prepare_evaluation(store, evaluators)
         try:
-            asyncio.run(_serve(settings, store, secrets, exit_when_finished=exit_when_finished))
+            asyncio.run(_serve(settings, store, secrets, evaluators, exit_when_finished=exit_when_finished))
         except SystemExit as error:
             # uvicorn has logged the reason.
             raise CoordinatorError(f"cannot listen on {settings.host}:{settings.port}") from error
 
 
-async def _serve(settings: Settings, store: Store, secrets: Secrets, *, exit_when_finished: bool) -> None:
+async def _serve(
+    settings: Settings, store: Store, secrets: Secrets, evaluators: Evaluators, *, exit_when_finished: bool
+) -> None:
     clock = SystemClock()
     announcements = Announcements(store)
-    clockwork = Clockwork(store, clock, _evaluator)
+    clockwork = Clockwork(store, clock, lambda task: evaluators.of(task.spec))
     app = create_app(
         settings=settings,
         store=store,
@@ -124,10 +131,12 @@ async def _serve(settings: Settings, store: Store, secrets: Secrets, *, exit_whe
         ssl_keyfile=settings.tls_key,
     )
     server = _Server(config, announcements)
-    watcher = asyncio.create_task(_stop_when_finished(server, store)) if exit_when_finished else None
+    beside = [asyncio.create_task(_stop_when_finished(server, store))] if exit_when_finished else []
+    beside += [asyncio.create_task(show_progress(store))] if is_shown(settings.log_format) else []
     await server.serve()
-    if watcher is not None:
+    for watcher in beside:
         watcher.cancel()
+    await asyncio.gather(*beside, return_exceptions=True)
 
 
 class _Server(uvicorn.Server):
@@ -167,8 +176,12 @@ async def _stop_when_finished(server: _Server, store: Store) -> None:
             return
 
 
-def _evaluator(task: Task) -> Evaluator | None:
-    return evaluator_for(task.spec)
+def _prepare_evaluation(store: Store, evaluators: Evaluators) -> None:
+    """Read the held-out records of living tasks in the background, so that the log says early what is missing."""
+    specs = store.read(lambda tx: [task.spec for task in tx.tasks.live()])
+    for evaluator in {evaluators.of(spec) for spec in specs}:
+        # A workload of somebody's own may take its time: nobody waits for it, not even at the end.
+        threading.Thread(target=evaluator.prepare, daemon=True).start()
 
 
 def _show_secrets(secrets: Secrets) -> None:

@@ -17,6 +17,7 @@ class Settings(BaseSettings):
     state_dir: Path = Field(default=Path("qidpfl-state"), description="database, blobs and secrets, unless set apart")
     store_url: str | None = Field(default=None, description="sqlite:///file or postgresql://…; default: in state_dir")
     blob_dir: Path | None = Field(default=None, description="folder of models and updates; default: in state_dir")
+    data_dir: Path | None = Field(default=None, description="data sets to evaluate with; default: the cache folder")
     tls_cert: Path | None = None
     tls_key: Path | None = None
     forwarded_allow_ips: str | None = Field(default=None, description="proxies whose X-Forwarded headers are trusted")

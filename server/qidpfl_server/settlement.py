@@ -11,6 +11,7 @@ from qidpfl_shared.core.aggregation import ModelDiverged
 from qidpfl_shared.core.money import split_reward
 from qidpfl_shared.core.noise_audit import NoiseAudit, NoiseVerdict, alpha_per_upload
 from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.messages import RoundState, TaskState
 from qidpfl_shared.protocol.tasks import AuditMode
 from qidpfl_shared.protocol.wire import decode
@@ -20,9 +21,8 @@ from .clock import Micros, seconds
 from .domain import Budget, BudgetState, Client, EndReason, Invitation, Model, Round, Task, Update
 from .errors import DamagedState, StoreBusy
 from .evaluation import Evaluation, Evaluator
-from .failpoints import failpoint
 from .lifecycle import active_clients, end_task, locked
-from .models import save_model
+from .models import require_stored, save_model
 from .rounds import is_complete, open_round
 from .store.blobs import Blobs
 from .store.store import Store
@@ -180,6 +180,7 @@ def _close(
     task, held = _unchanged(tx, snapshot)
     if held is None:
         return False
+    require_stored(tx.blobs, model)
     payments, kept = _payments(snapshot, judgement)
     declared = sum(budget.rho for budget in snapshot.budgets.values())
     tx.rounds.change(

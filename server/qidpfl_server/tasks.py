@@ -1,10 +1,11 @@
-"""What an admin does with a task: create and start it. (Stopping it settles or voids its round: see `settlement`.)"""
+"""What an admin does with a task: create it, give it its first model, start it. (Stopping it is in `settlement`.)"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from qidpfl_shared.core.aggregation import Parameters, ServerState
+from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.presets import UnknownPreset, preset
@@ -16,8 +17,8 @@ from .enrolment import select_clients
 from .errors import Refused
 from .identifiers import hash_secret, new_id, new_secret
 from .lifecycle import locked
-from .models import initial_parameters, save_model
-from .store.blobs import Blobs
+from .models import initial_parameters, require_stored, save_model
+from .store.blobs import Blobs, StagedBlob
 from .store.transaction import Transaction
 
 
@@ -78,6 +79,7 @@ def create_task(
         last_enrolment_at=now,
         ended_at=None,
     )
+    require_stored(tx.blobs, model)
     tx.tasks.insert(task)
     tx.tasks.add_model(task.task_id, model, now)
     codes = codes or new_codes(task_id, max(1, single_use_codes))
@@ -86,6 +88,33 @@ def create_task(
     tx.events.add(task.task_id, "task.created", at=now, detail=name)
     tx.touch(task.task_id)
     return CreatedTask(task, codes)
+
+
+def known_initial_model(tx: Transaction, task_id: str, digest: str) -> Model | None:
+    """Version 0 if it has this digest already, in whatever state the task is; None where it may be given now."""
+    task = locked(tx, task_id)
+    known = tx.tasks.model(task_id, 0)
+    if known is not None and known.digest == digest:
+        return known
+    if task.ended:
+        raise Refused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
+    if task.state is not TaskState.ENROLLING:
+        raise Refused(ErrorCode.MODEL_FROZEN, "the first round has been announced with another version 0")
+    return None
+
+
+def give_initial_model(tx: Transaction, task_id: str, blob: StagedBlob, now: Micros) -> Model:
+    """Put a staged model in the place of version 0, in one transaction. A repeat changes nothing."""
+    known = known_initial_model(tx, task_id, blob.digest)
+    if known is not None:
+        return known
+    model = Model(version=0, digest=blob.digest, momentum_digest=None)
+    tx.publish(blob)
+    tx.tasks.replace_model(task_id, model, now)
+    tx.events.add(task_id, "model.given", at=now, detail="version 0")
+    tx.touch(task_id)
+    failpoint("model.before_commit")
+    return model
 
 
 def start_task(tx: Transaction, task_id: str, now: Micros) -> None:

@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import text
 
 from qidpfl_server.clock import SECOND
+from qidpfl_server.declarations import Answer, declare
 from qidpfl_server.domain import Client, ClientState, Invitation, Model, Round, Task, Update
 from qidpfl_server.enrolment import enrol, store_profile
 from qidpfl_server.errors import DamagedState, Refused
 from qidpfl_server.identifiers import hash_secret
 from qidpfl_server.lifecycle import locked
-from qidpfl_server.rounds import declare
 from qidpfl_server.settlement import settle_if_due
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.database import migrate, open_engine
@@ -359,7 +359,7 @@ def delivered_round(store: Store) -> tuple[str, list[Client]]:
         )
 
         def deliver(tx: Transaction, client: Client = client, update: Update = update) -> None:
-            declare(tx, client.client_id, 1, Declaration(rho=0.05), NOW)
+            declare(tx, held.task_id, 1, [Answer(client_id=client.client_id, request=Declaration(rho=0.05), at=NOW)])
             tx.rounds.insert_update(held, update)
 
         store.write(deliver)

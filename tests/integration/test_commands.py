@@ -249,7 +249,7 @@ def test_export_takes_an_older_version_of_the_model(finished: Path, tmp_path: Pa
     assert not any(tensor.any() for tensor in load_file(tmp_path / "model-0.safetensors").values())
     missing = command("export", "done", "--out", tmp_path / "other", "--version", "9", "--state-dir", finished)
     assert (missing.returncode, missing.stdout) == (1, "")
-    assert missing.stderr == "qidpfl-server: not_found: there is no model version 9; the newest is 2\n"
+    assert missing.stderr == "qidpfl-server: not_found: there is no model version 9; versions 0 to 2 are kept\n"
     assert not (tmp_path / "other").exists()
 
 

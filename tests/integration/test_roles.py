@@ -58,9 +58,12 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", TASK): (401, 401, 401, 200, 200, 403, 200, 200),
     ("GET", f"{TASK}/models"): READER,
     ("GET", f"{TASK}/models/{{version}}"): READER,
+    ("PUT", f"{TASK}/models/0"): _with(ADMIN, 422),
     ("GET", f"{TASK}/models/{{version}}.safetensors"): READER,
     ("GET", f"{TASK}/rounds/{{round_number}}"): READER,
     ("GET", f"{TASK}/events"): OPERATOR,
+    ("GET", f"{TASK}/clients"): OPERATOR,
+    ("DELETE", f"{TASK}/clients/{{client_id}}"): _with(ADMIN, 404),
     # Here the code in the body counts, and no token.
     ("POST", f"{TASK}/clients"): (409,) * 8,
     ("PUT", f"{TASK}/clients/me/profile"): _with(PARTICIPANT, 204),

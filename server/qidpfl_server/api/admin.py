@@ -1,41 +1,26 @@
-"""Routes of the admin: create, list, start and stop tasks."""
+"""Routes of the admin: create, list, start and stop tasks, and give a task its first model."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import anyio.to_thread
-from fastapi import APIRouter, Body
-from pydantic import Field
+from fastapi import APIRouter, BackgroundTasks, Body, Header, Request
 
+from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
-from qidpfl_shared.protocol.fields import Message, Name, Tuple
-from qidpfl_shared.protocol.messages import TaskSummary, TaskView
+from qidpfl_shared.protocol.messages import CreatedTask, CreateTask, ModelInfo, TaskSummary
+from qidpfl_shared.protocol.wire import parse_content_digest
 
 from ..errors import Refused
 from ..lifecycle import locked
 from ..settlement import stop_task
-from ..tasks import create_task, save_initial_model, start_task, task_spec
-from ..views import task_summary, task_view
+from ..tasks import create_task, give_initial_model, known_initial_model, save_initial_model, start_task, task_spec
+from ..views import model_info, task_summary, task_view
 from .auth import Admin, Operator, TaskId
+from .bodies import VECTOR_BODY, check_headers, receive
 from .context import Ctx
 from .problems import responses
 
 router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
-
-
-class CreateTask(Message):
-    """A new task: a preset, and what is different in it."""
-
-    name: Name = Field(examples=["digits-1"])
-    preset: Name = Field(examples=["digits"])
-    overrides: dict[str, Any] = Field(default={}, examples=[{"game": {"horizon": 5}}])
-    single_use_codes: int = Field(default=0, ge=0, le=10_000, description="0: one code for many clients")
-
-
-class CreatedTask(Message):
-    """The new task, and its enrolment codes: they are shown here and never again."""
-
-    task: TaskView
-    enrolment_codes: Tuple[str]
 
 
 @router.post(
@@ -54,7 +39,9 @@ class CreatedTask(Message):
         ErrorCode.STORAGE_FULL,
     ),
 )
-async def create(context: Ctx, caller: Admin, request: Annotated[CreateTask, Body()]) -> CreatedTask:
+async def create(
+    context: Ctx, caller: Admin, request: Annotated[CreateTask, Body()], afterwards: BackgroundTasks
+) -> CreatedTask:
     """Make a task from a preset. It takes clients from now on."""
     spec = task_spec(request.preset, request.overrides)
     model = await anyio.to_thread.run_sync(save_initial_model, context.store.blobs, spec)
@@ -70,6 +57,8 @@ async def create(context: Ctx, caller: Admin, request: Annotated[CreateTask, Bod
             now=now,
         )
     )
+    if (evaluator := context.clockwork.evaluator(created.task)) is not None:
+        afterwards.add_task(evaluator.prepare)
     view = await context.read(lambda tx: task_view(tx, created.task))
     return CreatedTask(task=view, enrolment_codes=created.codes)
 
@@ -78,6 +67,50 @@ async def create(context: Ctx, caller: Admin, request: Annotated[CreateTask, Bod
 async def list_tasks(context: Ctx, caller: Operator) -> list[TaskSummary]:
     """All tasks, oldest first."""
     return await context.read(lambda tx: [task_summary(tx, task) for task in tx.tasks.all()])
+
+
+@router.put(
+    "/{task_id}/models/0",
+    summary="Give the first model",
+    responses=responses(
+        ErrorCode.UNAUTHENTICATED,
+        ErrorCode.FORBIDDEN,
+        ErrorCode.NOT_FOUND,
+        ErrorCode.TASK_ENDED,
+        ErrorCode.MODEL_FROZEN,
+        ErrorCode.LENGTH_REQUIRED,
+        ErrorCode.BODY_TOO_LARGE,
+        ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.DIGEST_REQUIRED,
+        ErrorCode.DIGEST_MISMATCH,
+        ErrorCode.WRONG_LENGTH,
+        ErrorCode.NOT_FINITE,
+        ErrorCode.STORAGE_FULL,
+    ),
+    openapi_extra={"requestBody": VECTOR_BODY},
+)
+async def put_initial_model(
+    context: Ctx,
+    caller: Admin,
+    task_id: TaskId,
+    request: Request,
+    content_digest: Annotated[str, Header(max_length=1000, description="sha-256=:base64: (RFC 9530)")] = "",
+) -> ModelInfo:
+    """Train from this model instead of a new one. Until the first round is announced; the same bytes again always."""
+    digest = parse_content_digest(content_digest)
+    known = await context.read(lambda tx: known_initial_model(tx, task_id, digest))
+    task = await context.read(lambda tx: locked(tx, task_id))
+    if known is None:
+        byte_length = task.spec.layout.byte_length
+        check_headers(request, byte_length)
+        now = context.now()
+        with context.store.blobs.stage() as blob:
+            async with context.upload_slots:
+                await receive(context, blob, request.stream(), byte_length=byte_length, digest=digest)
+            known = await context.write(lambda tx: give_initial_model(tx, task_id, blob, now))
+        failpoint("model.after_commit")
+    return model_info(task, known)
 
 
 _CHANGES = responses(

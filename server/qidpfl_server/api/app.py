@@ -1,5 +1,6 @@
 """`create_app`: the parts joined into one application. Importing this module creates nothing."""
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,7 +12,7 @@ from ..clockwork import Clockwork
 from ..secret_files import Secrets
 from ..settings import Settings
 from ..store.store import Store
-from . import admin, operations, participants, problems, reading
+from . import admin, operations, participants, problems, reading, roster
 from .announcements import Announcements
 from .context import Context
 from .limits import RequestLimits
@@ -37,6 +38,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        # What was loaded stays for good: the garbage collector need not look through it again and again.
+        gc.freeze()
         announcements.listen()
         announcements.on_change(clockwork.poke)
         announcements.on_foreign_change(app.state.context.callers.forget)
@@ -68,7 +71,7 @@ def create_app(
         metrics=metrics,
     )
     problems.install(app)
-    for router in (admin.router, participants.router, reading.router, operations.router):
+    for router in (participants.router, roster.router, reading.router, admin.router, operations.router):
         app.include_router(router)
     app.add_middleware(RequestLimits, metrics=metrics, max_requests=settings.max_requests)
     return app

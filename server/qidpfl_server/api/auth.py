@@ -15,8 +15,9 @@ from ..identifiers import hash_secret, same_secret
 from .callers import Caller, Role
 from .context import Context, Ctx
 
-_bearer = HTTPBearer(auto_error=False, description="an admin, viewer or client token, or an enrolment code")
-Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+bearer = HTTPBearer(auto_error=False, description="an admin, viewer or client token, or an enrolment code")
+Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(bearer)]
+RoundNumber = Annotated[int, Path(ge=1, le=1_000_000, description="the number of a round, from 1")]
 TaskId = Annotated[str, Path(max_length=64, pattern=r"^[0-9a-f]{1,64}$", description="the id of a task")]
 
 

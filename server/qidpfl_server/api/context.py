@@ -1,13 +1,18 @@
 """What every route has at hand, and how it gets to the store without blocking the event loop."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
 import anyio.to_thread
 from fastapi import Depends, Request
 
+from qidpfl_shared.protocol.messages import BudgetReceipt, UpdateReceipt
+
 from ..clock import Clock, Micros
 from ..clockwork import Clockwork
+from ..declarations import Answer, declare
+from ..deliveries import Delivery, StagedDelivery, accept_updates, first_receipts
 from ..secret_files import Secrets
 from ..settings import Settings
 from ..store.store import Store
@@ -15,8 +20,11 @@ from ..store.transaction import Transaction
 from .announcements import Announcements
 from .callers import KnownCallers
 from .metrics import Metrics
+from .together import Together
 
 Result = TypeVar("Result")
+# A task and the number of one of its rounds.
+RoundKey = tuple[str, int]
 
 
 class Context:
@@ -42,8 +50,13 @@ class Context:
         self.metrics = metrics
         self.callers = KnownCallers()
         self.readers = anyio.CapacityLimiter(8)
-        self.upload_slots = anyio.CapacityLimiter(settings.max_uploads)
-        self.disk = anyio.CapacityLimiter(8)
+        self.upload_slots = asyncio.Semaphore(settings.max_uploads)
+        # Syncs that run at the same time share the disk's own commits.
+        self.disk = anyio.CapacityLimiter(16)
+        # Those who come to the same round at the same time share a transaction.
+        self.admissions = Together(self._look_up)
+        self.deliveries = Together(self._deliver)
+        self.declarations = Together(self._declare)
 
     def now(self) -> Micros:
         return self.clock.now()
@@ -55,6 +68,15 @@ class Context:
     async def write(self, work: Callable[[Transaction], Result]) -> Result:
         """Run a writing transaction, together with others that wait."""
         return await self.store.write_async(work)
+
+    async def _look_up(self, place: RoundKey, items: Sequence[Delivery]) -> list[UpdateReceipt | Exception | None]:
+        return await self.read(lambda tx: first_receipts(tx, *place, items))
+
+    async def _deliver(self, place: RoundKey, items: Sequence[StagedDelivery]) -> list[UpdateReceipt | Exception]:
+        return await self.write(lambda tx: accept_updates(tx, *place, items))
+
+    async def _declare(self, place: RoundKey, items: Sequence[Answer]) -> list[BudgetReceipt | Exception]:
+        return await self.write(lambda tx: declare(tx, *place, items))
 
 
 async def get_context(request: Request) -> Context:

@@ -34,7 +34,7 @@ class RequestLimits:
         self._running += not waits
         gauge.inc()
         try:
-            await self._limited(scope, receive, send, upload=path.endswith("/update"))
+            await self._limited(scope, receive, send, upload=path.endswith(("/update", "/models/0")))
         finally:
             self._running -= not waits
             gauge.dec()

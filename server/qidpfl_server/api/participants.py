@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-import anyio.to_thread
-from fastapi import APIRouter, Body, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Query, Request, Response
 
 from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import (
     Announcement,
@@ -19,21 +19,19 @@ from qidpfl_shared.protocol.messages import (
     TaskState,
     UpdateReceipt,
 )
-from qidpfl_shared.protocol.wire import parse_content_digest
 
 from ..clock import SECOND
+from ..declarations import Answer
+from ..deliveries import Delivery
 from ..enrolment import enrol, leave, store_profile
-from ..errors import Refused
-from ..failpoints import failpoint
-from ..rounds import accept_update, declare, first_receipt, mark_coming_back
+from ..rounds import mark_coming_back
 from ..views import ledger, selection_verdict
-from .auth import ClientId, TaskId
-from .context import Ctx
+from .auth import ClientId, RoundNumber, TaskId
+from .context import Ctx, get_context
 from .problems import responses
-from .uploads import receive
+from .uploads import UPLOAD_PARAMETERS, announced_upload, deliver
 
 router = APIRouter(prefix="/v1/tasks/{task_id}", tags=["clients"])
-RoundNumber = Annotated[int, Path(ge=1, le=1_000_000, description="the number of a round, from 1")]
 _OWN = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.INVALID_REQUEST)
 
 
@@ -146,8 +144,8 @@ async def put_budget(
     request: Annotated[BudgetRequest, Body(examples=[{"rho": 0.05}])],
 ) -> BudgetReceipt:
     """The Stage II answer. May be changed once, to a decline, before the upload."""
-    now = context.now()
-    receipt = await context.write(lambda tx: declare(tx, client_id, round_number, request, now))
+    answer = Answer(client_id=client_id, request=request, at=context.now())
+    receipt = await context.declarations.ask((task_id, round_number), answer)
     failpoint("declare.after_commit")
     return receipt
 
@@ -171,43 +169,20 @@ async def put_budget(
         ErrorCode.WRONG_LENGTH,
         ErrorCode.NOT_FINITE,
         ErrorCode.STORAGE_FULL,
-    ),
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "description": "exactly 4·d bytes: little-endian float32 in the order of the task's layout",
-            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-        }
-    },
+    )
+    | {200: {"model": UpdateReceipt}},
+    openapi_extra=UPLOAD_PARAMETERS,
 )
-async def put_update(
-    context: Ctx,
-    client_id: ClientId,
-    task_id: TaskId,
-    round_number: RoundNumber,
-    request: Request,
-    content_digest: Annotated[str, Header(max_length=1000, description="sha-256=:base64: (RFC 9530)")] = "",
-) -> UpdateReceipt:
+async def put_update(request: Request) -> Response:
     """Once per round and client. Acknowledged only when durable; a repeat of the same bytes gets its first receipt."""
-    digest = parse_content_digest(content_digest)
-    now = context.now()
-    known = await context.read(lambda tx: first_receipt(tx, task_id, client_id, round_number, digest, now))
-    if known is not None:
-        return known
-    board = await context.announcements.current(task_id)
-    assert board is not None
-    byte_length = board.task.spec.layout.byte_length
-    _check_headers(request, byte_length)
-    failpoint("upload.before_body")
-    async with context.upload_slots:
-        with await anyio.to_thread.run_sync(context.store.blobs.stage, limiter=context.disk) as blob:
-            norm = await receive(context, blob, request.stream(), byte_length=byte_length, digest=digest)
-            arrived = context.now()
-            receipt = await context.write(
-                lambda tx: accept_update(tx, task_id, client_id, round_number, blob, norm, arrived)
-            )
-    failpoint("upload.after_commit")
-    return receipt
+    context = await get_context(request)
+    upload = await announced_upload(context, request)
+    delivery = Delivery(client_id=upload.client_id, digest=upload.digest, at=context.now())
+    receipt = await context.admissions.ask(upload.place, delivery)
+    if receipt is None:
+        receipt = await deliver(context, upload, request)
+        failpoint("upload.after_commit")
+    return Response(receipt.model_dump_json(), media_type="application/json")
 
 
 @router.get("/clients/me/ledger", summary="My ledger", responses=responses(*_OWN))
@@ -221,18 +196,3 @@ async def leave_task(context: Ctx, client_id: ClientId, task_id: TaskId) -> None
     """Out from the next round on; the ledgers stay."""
     now = context.now()
     await context.write(lambda tx: leave(tx, client_id, now))
-
-
-def _check_headers(request: Request, byte_length: int) -> None:
-    """Refuse what cannot become an update before its body is read."""
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise Refused(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "no content encoding is accepted")
-    if request.headers.get("content-type", "application/octet-stream").partition(";")[0] != "application/octet-stream":
-        raise Refused(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send application/octet-stream")
-    length = request.headers.get("content-length", "")
-    if not length.isascii() or not length.isdigit():
-        raise Refused(ErrorCode.LENGTH_REQUIRED)
-    if int(length) > byte_length:
-        raise Refused(ErrorCode.BODY_TOO_LARGE, f"{length} bytes, expected {byte_length}")
-    if int(length) != byte_length:
-        raise Refused(ErrorCode.WRONG_LENGTH, f"{length} bytes, expected {byte_length}")

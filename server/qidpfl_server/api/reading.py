@@ -15,14 +15,13 @@ from qidpfl_shared.protocol.wire import content_digest
 
 from ..domain import Model, Task
 from ..errors import Refused
-from ..export import safetensors_bytes
 from ..lifecycle import locked
-from ..retention import first_kept_round
+from ..model_files import safetensors_bytes
+from ..retention import first_kept_version
 from ..store.transaction import Transaction
 from ..views import model_info, round_result, task_view
-from .auth import AnybodyOfTask, Operator, Reader, TaskId
+from .auth import AnybodyOfTask, Operator, Reader, RoundNumber, TaskId
 from .context import Context, Ctx
-from .participants import RoundNumber
 from .problems import responses
 
 router = APIRouter(prefix="/v1/tasks/{task_id}", tags=["reading"])
@@ -125,7 +124,7 @@ async def _task_and_model(context: Context, task_id: str, version: int) -> tuple
     def look_up(tx: Transaction) -> tuple[Task, Model]:
         task = locked(tx, task_id)
         model = tx.tasks.model(task_id, version)
-        if model is None or version < first_kept_round(tx, task):
+        if model is None or version < first_kept_version(tx, task):
             raise Refused(ErrorCode.NOT_FOUND, f"there is no model version {version}, or no longer")
         return task, model
 

@@ -1,70 +1,71 @@
-"""Bodies of updates: streamed to disk in pieces, hashed and checked on the way, in bounded memory."""
+"""Uploads of updates: from what their heads announce to their receipts.
 
-from collections.abc import AsyncIterator
+FastAPI documents this route like any other, but its parameters are read by hand: on a small upload FastAPI's own way to
+them costs as much as all the rest of the event loop's work.
+"""
+
 from dataclasses import dataclass
+from typing import Any
 
-import anyio.to_thread
-import numpy as np
+from fastapi import Request
+from pydantic import TypeAdapter
 
-from qidpfl_shared.protocol.errors import ErrorCode
-from qidpfl_shared.protocol.wire import BYTES_PER_PARAMETER
+from qidpfl_shared.failpoints import failpoint
+from qidpfl_shared.protocol.messages import UpdateReceipt
+from qidpfl_shared.protocol.wire import parse_content_digest
 
-from ..errors import Refused
-from ..failpoints import failpoint
-from ..store.blobs import StagedBlob
-from .context import Context
+from ..deliveries import StagedDelivery
+from .auth import RoundNumber, TaskId, bearer, identify, participant
+from .bodies import VECTOR_BODY, check_headers, receive
+from .context import Context, RoundKey
 
-_PIECE = 1 << 20
+_round_number: TypeAdapter[int] = TypeAdapter(RoundNumber)
 
-
-@dataclass
-class _Checker:
-    """Checks a vector that arrives in pieces: all finite, and its squared norm in float64."""
-
-    squared_norm: float = 0.0
-    _rest: bytes = b""
-
-    def feed(self, piece: bytes) -> None:
-        data = self._rest + piece if self._rest else piece
-        whole = len(data) - len(data) % BYTES_PER_PARAMETER
-        self._rest = data[whole:]
-        values = np.frombuffer(data[:whole], dtype="<f4").astype(np.float64)
-        if not np.isfinite(values).all():
-            raise Refused(ErrorCode.NOT_FINITE)
-        self.squared_norm += float(values @ values)
-
-
-async def receive(
-    context: Context, blob: StagedBlob, body: AsyncIterator[bytes], *, byte_length: int, digest: str
-) -> float:
-    """Write a body to a staged blob and make it durable; the squared norm of the vector comes back."""
-    checker = _Checker()
-    pieces: list[bytes] = []
-    waiting = received = 0
-    async for chunk in body:
-        received += len(chunk)
-        if received > byte_length:
-            raise Refused(ErrorCode.WRONG_LENGTH, f"more than the {byte_length} bytes of this model")
-        pieces.append(chunk)
-        waiting += len(chunk)
-        if waiting >= _PIECE:
-            await anyio.to_thread.run_sync(_store, blob, checker, b"".join(pieces), limiter=context.disk)
-            pieces, waiting = [], 0
-            failpoint("upload.mid_body")
-    await anyio.to_thread.run_sync(_finish, blob, checker, b"".join(pieces), byte_length, digest, limiter=context.disk)
-    return checker.squared_norm
+UPLOAD_PARAMETERS: dict[str, Any] = {
+    "parameters": [
+        {"in": "path", "name": "task_id", "required": True, "schema": TypeAdapter(TaskId).json_schema()},
+        {"in": "path", "name": "round_number", "required": True, "schema": _round_number.json_schema()},
+        {
+            "in": "header",
+            "name": "content-digest",
+            "required": True,
+            "schema": {"type": "string", "description": "sha-256=:base64: (RFC 9530)"},
+        },
+    ],
+    "requestBody": VECTOR_BODY,
+    "security": [{bearer.scheme_name: []}],
+}
 
 
-def _store(blob: StagedBlob, checker: _Checker, piece: bytes) -> None:
-    checker.feed(piece)
-    blob.write(piece)
+@dataclass(frozen=True)
+class Upload:
+    """What the head of an upload says: from whom, for which round, which bytes."""
+
+    client_id: str
+    place: RoundKey
+    digest: str
 
 
-def _finish(blob: StagedBlob, checker: _Checker, piece: bytes, byte_length: int, digest: str) -> None:
-    _store(blob, checker, piece)
-    if blob.byte_length != byte_length:
-        raise Refused(ErrorCode.WRONG_LENGTH, f"{blob.byte_length} bytes, expected {byte_length}")
-    if blob.digest != digest:
-        raise Refused(ErrorCode.DIGEST_MISMATCH)
-    blob.sync()
-    failpoint("upload.blob_staged")
+async def announced_upload(context: Context, request: Request) -> Upload:
+    """The upload that a request's path and headers announce, from a client of the task."""
+    task_id = request.path_params["task_id"]
+    client_id = await participant(task_id, await identify(context, await bearer(request)))
+    round_number = _round_number.validate_python(request.path_params["round_number"])
+    digest = parse_content_digest(request.headers.get("content-digest", ""))
+    return Upload(client_id, (task_id, round_number), digest)
+
+
+async def deliver(context: Context, upload: Upload, request: Request) -> UpdateReceipt:
+    """Take in the body of an upload; its receipt, once everything is durable."""
+    board = await context.announcements.current(upload.place[0])
+    assert board is not None
+    byte_length = board.task.spec.layout.byte_length
+    check_headers(request, byte_length)
+    failpoint("upload.before_body")
+    with context.store.blobs.stage() as blob:
+        async with context.upload_slots:
+            norm = await receive(context, blob, request.stream(), byte_length=byte_length, digest=upload.digest)
+        staged = StagedDelivery(
+            client_id=upload.client_id, digest=upload.digest, at=context.now(), blob=blob, squared_norm=norm
+        )
+        return await context.deliveries.ask(upload.place, staged)

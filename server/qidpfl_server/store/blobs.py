@@ -7,13 +7,14 @@ never points to half a file, and an acknowledged one survives a power cut.
 import errno
 import hashlib
 import os
-import tempfile
-import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
+from ..clock import Micros
 from ..errors import DamagedState, StorageFull
 
 _PIECE = 1 << 20
@@ -32,25 +33,31 @@ def translated_full_disk() -> Iterator[None]:
 
 
 class StagedBlob:
-    """A blob that is being written. Leaving its context removes it unless it was published."""
+    """A blob that is being written. Leaving its context removes it unless it was published.
+
+    The disk is first touched by `write`, so that a blob may be made, and left unwritten, where nothing may block.
+    """
 
     def __init__(self, folder: Path) -> None:
-        with translated_full_disk():
-            descriptor, name = tempfile.mkstemp(dir=folder)
-        self._file = os.fdopen(descriptor, "wb")
+        self._file: BinaryIO | None = None
         self._hash = hashlib.sha256()
-        self.path = Path(name)
+        self.path = folder / uuid.uuid4().hex
         self.byte_length = 0
+        self.published = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append some bytes."""
         with translated_full_disk():
+            if self._file is None:
+                descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                self._file = os.fdopen(descriptor, "wb")
             self._file.write(data)
         self._hash.update(data)
         self.byte_length += len(data)
 
     def sync(self) -> None:
         """Make the bytes durable; the name follows at publication."""
+        assert self._file is not None
         with translated_full_disk():
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -66,9 +73,12 @@ class StagedBlob:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._file is None:
+            return
         with suppress(OSError):
             self._file.close()
-        self.path.unlink(missing_ok=True)
+        if not self.published:
+            self.path.unlink(missing_ok=True)
 
 
 class Blobs:
@@ -88,6 +98,7 @@ class Blobs:
         """Give a synced blob its name. Durable only after `sync_names`."""
         with translated_full_disk():
             os.replace(blob.path, self._path(blob.digest))
+        blob.published = True
 
     def sync_names(self) -> None:
         """Make the names of all published blobs durable."""
@@ -149,16 +160,29 @@ class Blobs:
     def remove(self, digest: str) -> None:
         self._path(digest).unlink(missing_ok=True)
 
-    def sweep(self, referenced: set[str], *, older_than_s: float) -> int:
-        """Remove files that nothing refers to, unless they are so young that somebody may be about to."""
-        horizon = time.time() - older_than_s
-        removed = 0
-        for path in [*self._staging.iterdir(), *self._objects.iterdir()]:
-            with suppress(FileNotFoundError):
-                if path.name not in referenced and path.stat().st_mtime < horizon:
-                    path.unlink()
-                    removed += 1
-        return removed
+    def sweep(self, referenced: set[str], *, before: Micros) -> int:
+        """Remove the files that nothing refers to and that were written before this moment; how many they were."""
+        files = [*self._staging.iterdir(), *self._objects.iterdir()]
+        return sum(self._remove_old(path, before) for path in files if path.name not in referenced)
+
+    def _remove_old(self, path: Path, before: Micros) -> bool:
+        """Remove a file if it is old. Its name may get new bytes at any moment, so that it is looked at aside."""
+        try:
+            if not _is_older(path, before):
+                return False
+            aside = self._staging / f"{path.name}.{uuid.uuid4().hex}"
+            os.rename(path, aside)
+            if _is_older(aside, before):
+                aside.unlink()
+                return True
+            os.rename(aside, path)
+        except FileNotFoundError:
+            pass
+        return False
 
     def _path(self, digest: str) -> Path:
         return self._objects / digest
+
+
+def _is_older(path: Path, moment: Micros) -> bool:
+    return path.stat().st_mtime_ns // 1000 < moment

@@ -1,16 +1,30 @@
 """Rounds, and what happens once per round and client: invitations, budgets, updates, payments."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Table, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, Table, func, insert, select, update
 
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState
 
-from ..domain import Budget, BudgetState, ClientState, Invitation, Round, Update
-from .schema import budgets, clients, invitations, payments, rounds, updates
+from ..domain import Budget, BudgetState, Invitation, Round, Update
+from .round_queries import (
+    AWAITED,
+    KNOWN_DIGESTS,
+    LATEST,
+    OF_CLIENTS,
+    OF_ROUND,
+    PUT_BUDGET,
+    ROUND,
+    SPENT_BY_ALL,
+    SPENT_BY_SOME,
+)
+from .schema import budgets, invitations, payments, rounds, updates
+
+# More clients than this are not named one by one in a statement.
+_MOST_NAMED = 1000
 
 
 class RoundRows:
@@ -34,13 +48,11 @@ class RoundRows:
         )
 
     def get(self, task_id: str, round_number: int) -> Round | None:
-        query = select(rounds).where(rounds.c.task_id == task_id, rounds.c.round_number == round_number)
-        row = self._connection.execute(query).one_or_none()
+        row = self._connection.execute(ROUND, {"task_id": task_id, "round_number": round_number}).one_or_none()
         return None if row is None else _round(row)
 
     def latest(self, task_id: str) -> Round | None:
-        query = select(rounds).where(rounds.c.task_id == task_id).order_by(rounds.c.round_number.desc()).limit(1)
-        row = self._connection.execute(query).one_or_none()
+        row = self._connection.execute(LATEST, {"task_id": task_id}).one_or_none()
         return None if row is None else _round(row)
 
     def of_task(self, task_id: str) -> list[Round]:
@@ -66,85 +78,61 @@ class RoundRows:
         if rows:
             self._connection.execute(insert(invitations), rows)
 
-    def invitations(self, task_id: str, round_number: int) -> dict[str, Invitation]:
+    def invitations(
+        self, task_id: str, round_number: int, among: Collection[str] | None = None
+    ) -> dict[str, Invitation]:
+        """The invitations of a round, by client; only of some clients where `among` names them."""
         return {
             row.client_id: Invitation(
                 client_id=row.client_id, standing=Standing(row.standing), expected_rho=row.expected_rho
             )
-            for row in self._of_round(invitations, task_id, round_number)
+            for row in self._of_round(invitations, task_id, round_number, among)
         }
 
-    def awaited(self, task_id: str, round_number: int, *, silent: bool) -> int:
-        """How many invited clients may still deliver: those with a budget and, with `silent`, those without answer."""
-        same_round = [
-            (table.c.task_id == invitations.c.task_id)
-            & (table.c.round_number == invitations.c.round_number)
-            & (table.c.client_id == invitations.c.client_id)
-            for table in (budgets, updates)
+    def awaits(self, task_id: str, round_number: int, *, silent: bool) -> bool:
+        """Whether an invited client may still deliver: one with a budget or, with `silent`, one without an answer."""
+        key = {"task_id": task_id, "round_number": round_number}
+        return self._connection.execute(AWAITED[silent], key).scalar() is not None
+
+    def put_budget(self, known: Round, *answers: Budget) -> None:
+        """Insert or replace clients' answers."""
+        rows = [
+            _key(known, answer.client_id)
+            | {
+                "state": answer.state,
+                "rho": answer.rho,
+                "reason": answer.reason,
+                "recorded_at": answer.recorded_at,
+            }
+            for answer in answers
         ]
-        joined = (
-            invitations.join(clients, clients.c.client_id == invitations.c.client_id)
-            .outerjoin(budgets, same_round[0])
-            .outerjoin(updates, same_round[1])
-        )
-        answered = budgets.c.state.in_((BudgetState.DECLARED, BudgetState.JOINED))
-        query = (
-            select(func.count())
-            .select_from(joined)
-            .where(
-                invitations.c.task_id == task_id,
-                invitations.c.round_number == round_number,
-                invitations.c.standing == Standing.INVITED,
-                clients.c.state == ClientState.SELECTED,
-                updates.c.digest.is_(None),
-                or_(answered, budgets.c.state.is_(None)) if silent else answered,
-            )
-        )
-        return int(self._connection.execute(query).scalar_one())
+        if rows:
+            self._connection.execute(PUT_BUDGET, rows)
 
-    def standing(self, task_id: str, round_number: int, client_id: str) -> Standing | None:
-        query = select(invitations.c.standing).where(*_where(invitations, task_id, round_number, client_id))
-        found = self._connection.execute(query).scalar()
-        return None if found is None else Standing(found)
+    def budgets(self, task_id: str, round_number: int, among: Collection[str] | None = None) -> dict[str, Budget]:
+        return {row.client_id: _budget(row) for row in self._of_round(budgets, task_id, round_number, among)}
 
-    def put_budget(self, known: Round, budget: Budget) -> None:
-        """Insert or replace a client's answer."""
-        values = {
-            "state": budget.state,
-            "rho": budget.rho,
-            "reason": budget.reason,
-            "recorded_at": budget.recorded_at,
-        }
-        where = _where(budgets, known.task_id, known.round_number, budget.client_id)
-        if self._connection.execute(update(budgets).where(*where).values(**values)).rowcount == 0:
-            self._connection.execute(insert(budgets).values(**_key(known, budget.client_id), **values))
+    def insert_update(self, known: Round, *new: Update) -> None:
+        rows = [
+            _key(known, update.client_id)
+            | {
+                "digest": update.digest,
+                "byte_length": update.byte_length,
+                "squared_norm": update.squared_norm,
+                "received_at": update.received_at,
+            }
+            for update in new
+        ]
+        if rows:
+            self._connection.execute(insert(updates), rows)
 
-    def budget(self, task_id: str, round_number: int, client_id: str) -> Budget | None:
-        query = select(budgets).where(*_where(budgets, task_id, round_number, client_id))
-        row = self._connection.execute(query).one_or_none()
-        return None if row is None else _budget(row)
+    def updates(self, task_id: str, round_number: int, among: Collection[str] | None = None) -> dict[str, Update]:
+        return {row.client_id: _update(row) for row in self._of_round(updates, task_id, round_number, among)}
 
-    def budgets(self, task_id: str, round_number: int) -> dict[str, Budget]:
-        return {row.client_id: _budget(row) for row in self._of_round(budgets, task_id, round_number)}
-
-    def insert_update(self, known: Round, new: Update) -> None:
-        self._connection.execute(
-            insert(updates).values(
-                **_key(known, new.client_id),
-                digest=new.digest,
-                byte_length=new.byte_length,
-                squared_norm=new.squared_norm,
-                received_at=new.received_at,
-            )
-        )
-
-    def update(self, task_id: str, round_number: int, client_id: str) -> Update | None:
-        query = select(updates).where(*_where(updates, task_id, round_number, client_id))
-        row = self._connection.execute(query).one_or_none()
-        return None if row is None else _update(row)
-
-    def updates(self, task_id: str, round_number: int) -> dict[str, Update]:
-        return {row.client_id: _update(row) for row in self._of_round(updates, task_id, round_number)}
+    def update_digests(self, task_id: str, *, after_round: int) -> set[str]:
+        """The digests of all updates of later rounds."""
+        query = select(updates.c.digest).where(updates.c.task_id == task_id, updates.c.round_number > after_round)
+        return set(self._connection.execute(query).scalars())
 
     def update_count(self, task_id: str, round_number: int) -> int:
         query = (
@@ -154,10 +142,10 @@ class RoundRows:
         )
         return int(self._connection.execute(query).scalar_one())
 
-    def digest_is_known(self, task_id: str, digest: str) -> bool:
-        """Whether any update of the task has these bytes."""
-        query = select(updates.c.client_id).where(updates.c.digest == digest, updates.c.task_id == task_id).limit(1)
-        return self._connection.execute(query).scalar() is not None
+    def known_digests(self, task_id: str, digests: Collection[str]) -> set[str]:
+        """Which of these are the bytes of an update of the task."""
+        where = {"task_id": task_id, "digests": list(digests)}
+        return set(self._connection.execute(KNOWN_DIGESTS, where).scalars())
 
     def judge(self, known: Round, client_id: str, *, verdict: NoiseVerdict | None, accepted: bool) -> None:
         where = _where(updates, known.task_id, known.round_number, client_id)
@@ -187,27 +175,21 @@ class RoundRows:
             for row in answered
         ]
 
-    def spent_budgets(self, task_id: str, client_ids: Sequence[str]) -> list[tuple[int, str, float]]:
-        """(round, client, rho) of every update that came; of one client, or of all where more are asked for."""
-        joined = budgets.join(
-            updates,
-            (budgets.c.task_id == updates.c.task_id)
-            & (budgets.c.round_number == updates.c.round_number)
-            & (budgets.c.client_id == updates.c.client_id),
-        )
-        query = (
-            select(budgets.c.round_number, budgets.c.client_id, budgets.c.rho)
-            .select_from(joined)
-            .where(budgets.c.task_id == task_id)
-            .order_by(budgets.c.round_number)
-        )
-        if len(client_ids) == 1:
-            query = query.where(budgets.c.client_id == client_ids[0])
-        return [(row.round_number, row.client_id, row.rho) for row in self._connection.execute(query)]
+    def spent_budgets(self, task_id: str, client_ids: Collection[str]) -> list[tuple[int, str, float]]:
+        """(round, client, rho) of every update that came from these clients."""
+        if len(client_ids) <= _MOST_NAMED:
+            rows = self._connection.execute(SPENT_BY_SOME, {"task_id": task_id, "client_ids": list(client_ids)})
+        else:
+            rows = self._connection.execute(SPENT_BY_ALL, {"task_id": task_id})
+        return [(number, client_id, rho) for number, client_id, rho in rows if client_id in client_ids]
 
-    def _of_round(self, table: Table, task_id: str, round_number: int) -> Sequence[Row[Any]]:
-        where = (table.c.task_id == task_id, table.c.round_number == round_number)
-        return self._connection.execute(select(table).where(*where)).all()
+    def _of_round(
+        self, table: Table, task_id: str, round_number: int, among: Collection[str] | None = None
+    ) -> Sequence[Row[Any]]:
+        key: dict[str, Any] = {"task_id": task_id, "round_number": round_number}
+        if among is None:
+            return self._connection.execute(OF_ROUND[table], key).all()
+        return self._connection.execute(OF_CLIENTS[table], key | {"client_ids": list(among)}).all()
 
     def _of_client(self, table: Table, task_id: str, client_id: str) -> Sequence[Row[Any]]:
         where = (table.c.task_id == task_id, table.c.client_id == client_id)

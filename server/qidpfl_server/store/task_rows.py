@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, insert, select, update
 
 from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.tasks import TaskSpec
@@ -12,6 +12,10 @@ from ..clock import Micros
 from ..domain import Model, Task
 from ..errors import DamagedState
 from .schema import enrolment_codes, models, tasks
+
+# Built once: to build a statement costs several times as much as to run it.
+_TASK = select(tasks).where(tasks.c.task_id == bindparam("task_id"))
+_TASK_HELD = _TASK.with_for_update()
 
 
 class TaskRows:
@@ -33,16 +37,15 @@ class TaskRows:
         )
 
     def get(self, task_id: str) -> Task | None:
-        return self._one(select(tasks).where(tasks.c.task_id == task_id))
+        return self._one(_TASK, task_id=task_id)
 
     def lock(self, task_id: str) -> Task | None:
         """The task, held until the end of the transaction: all changes of one task happen one after the other.
 
         Whoever only reads holds nothing, and waits for nobody.
         """
-        query = select(tasks).where(tasks.c.task_id == task_id)
         reading = self._connection.get_execution_options().get("read_only", False)
-        return self._one(query if reading else query.with_for_update())
+        return self._one(_TASK if reading else _TASK_HELD, task_id=task_id)
 
     def by_name(self, name: str) -> Task | None:
         return self._one(select(tasks).where(tasks.c.name == name))
@@ -99,6 +102,12 @@ class TaskRows:
             )
         )
 
+    def replace_model(self, task_id: str, model: Model, at: Micros) -> None:
+        """Put another model in the place of a version that nobody has built on."""
+        where = (models.c.task_id == task_id, models.c.version == model.version)
+        values = {"digest": model.digest, "momentum_digest": model.momentum_digest, "published_at": at}
+        self._connection.execute(update(models).where(*where).values(**values))
+
     def model(self, task_id: str, version: int) -> Model | None:
         query = select(models).where(models.c.task_id == task_id, models.c.version == version)
         row = self._connection.execute(query).one_or_none()
@@ -108,8 +117,8 @@ class TaskRows:
         query = select(models).where(models.c.task_id == task_id).order_by(models.c.version)
         return [_model(row) for row in self._connection.execute(query)]
 
-    def _one(self, query: Any) -> Task | None:
-        row = self._connection.execute(query).one_or_none()
+    def _one(self, query: Any, **values: Any) -> Task | None:
+        row = self._connection.execute(query, values).one_or_none()
         return None if row is None else _task(row)
 
     def _changed(self, task_id: str, before: TaskState, **values: Any) -> bool:

@@ -1,7 +1,7 @@
 """Requests and answers of the HTTP API. What each is for stands in the protocol's table of steps."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -90,14 +90,32 @@ class TaskView(TaskSummary):
     spec_digest: Digest
 
 
+class CreateTask(Message):
+    """A new task: a preset, and what is different in it."""
+
+    name: Name = Field(examples=["digits-1"])
+    preset: Name = Field(examples=["digits"])
+    overrides: dict[str, Any] = Field(default={}, examples=[{"game": {"horizon": 5}}])
+    single_use_codes: int = Field(default=0, ge=0, le=10_000, description="0: one code for many clients")
+
+
+class CreatedTask(Message):
+    """The new task, and its enrolment codes: they are shown here and never again."""
+
+    task: TaskView
+    enrolment_codes: Tuple[str]
+
+
 # --- enrolment -------------------------------------------------------------------------------------------------------
 
 
 class EnrolRequest(Message):
     """Join a task. Repeating it with the same key before the profile is stored gives the same client a fresh token."""
 
-    enrolment_code: EnrolmentCode
-    enrolment_key: Secret = Field(description="the client's own random text, which makes the request repeatable")
+    enrolment_code: EnrolmentCode = Field(repr=False)
+    enrolment_key: Secret = Field(
+        repr=False, description="the client's own random text, which makes the request repeatable"
+    )
     ordinal: Ordinal | None = Field(default=None, description="wished place, i.e. data shard, of a testbed client")
 
 
@@ -105,7 +123,7 @@ class EnrolAnswer(Message):
     """Who the client is from now on. The token is shown once."""
 
     client_id: Name
-    token: Secret
+    token: Secret = Field(repr=False)
     ordinal: Ordinal
     spec_digest: Digest = Field(description="pin it: an announcement that contradicts this spec must be refused")
 
@@ -136,6 +154,23 @@ class SelectionVerdict(Message):
     filled_up: bool = Field(default=False, description="selected only to reach the minimum")
     profiles: Count
     selected_clients: Count | None = None
+
+
+class ClientSummary(Message):
+    """A client as admin and viewer see it: everything it said of itself, and the verdict."""
+
+    client_id: Name
+    ordinal: Ordinal
+    state: Literal["enrolled", "profiled", "selected", "refused", "left"]
+    size: PositiveCount | None = Field(default=None, description="null until the profile is stored, like the rest")
+    privacy_value: PrivacyValue | None = None
+    label_counts: Tuple[Count] | None = None
+    histogram_rho: Rho | None = None
+    rho_cap: Rho | None = None
+    lifetime_rho: Rho | None = None
+    label_distance: LabelDistance | None = Field(default=None, description="null until selection has taken place")
+    filled_up: bool = False
+    set_aside: bool = False
 
 
 # --- rounds ----------------------------------------------------------------------------------------------------------

@@ -93,6 +93,12 @@ def own_workload(name: str, *, data_dir: Path | None) -> CheckedWorkload:
     return CheckedWorkload(name, own)
 
 
+def published_name(name: str) -> str:
+    """How a task calls this workload: a file by its stem, because its folder is nobody else's business."""
+    place, _, class_name = name.rpartition(":")
+    return f"{Path(place).stem if place.endswith('.py') else place}:{class_name}"
+
+
 def _module_named(name: str) -> ModuleType:
     # Installed commands do not look into the current folder by themselves. Last, so that it hides nothing installed.
     if os.getcwd() not in sys.path:

@@ -1,0 +1,221 @@
+"""How fast clipped gradients of single records are, against plain gradients and Opacus in the same run.
+
+A row is one method on one network: records per second with the best of some chunk sizes (ours: the one it advises),
+its time over that of plain gradients, and the memory that it needs at that chunk size. Prints; asserts nothing.
+"""
+
+import argparse
+import multiprocessing
+import resource
+import time
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from qidpfl_client.training.clipping import Clipper, fastest_clipper
+from qidpfl_client.training.parameters import FlatParameters
+from qidpfl_client.training.per_record import transformed
+from qidpfl_shared.workloads.networks import build_network, layout_of
+
+CHUNKS = (16, 64, 256, 1024)
+BOUND = 1.0
+# One pass over a chunk of records.
+Pass = Callable[[Tensor, Tensor], object]
+
+
+class Setting(NamedTuple):
+    """A built-in network, its labels, the shape of one record, and how many records are measured."""
+
+    network: str
+    labels: int
+    record: tuple[int, ...]
+    records: int
+
+
+SETTINGS = {
+    "linear 64": Setting("linear", 10, (64,), 16384),
+    "linear 784": Setting("linear", 10, (784,), 8192),
+    "LeNet 1x28x28": Setting("lenet", 62, (1, 28, 28), 1024),
+    "LeNet 3x32x32": Setting("lenet", 10, (3, 32, 32), 1024),
+    "McMahan 3x24x24": Setting("mcmahan", 10, (3, 24, 24), 256),
+}
+
+
+class Measured(NamedTuple):
+    """What one method needs for one network."""
+
+    seconds: float
+    chunk: int
+    megabytes: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each measurement; the fastest counts")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of torch")
+    parser.add_argument("--only", choices=SETTINGS, action="append", help="this network; may be repeated")
+    options = parser.parse_args()
+    print(f"torch {torch.__version__}, {options.threads} threads, best of {options.repeats}")
+    print(f"{'network':16s} {'method':26s} {'records/s':>11s} {'time/plain':>10s} {'chunk':>6s} {'memory':>9s}")
+    for name in options.only or SETTINGS:
+        found = measure(SETTINGS[name], repeats=options.repeats, threads=options.threads)
+        for method, result in found.items():
+            speed, ratio = SETTINGS[name].records / result.seconds, result.seconds / found["plain, not private"].seconds
+            print(
+                f"{name:16s} {method:26s} {speed:11,.0f} {ratio:10.2f} {result.chunk:6d} {result.megabytes:6.0f} MB",
+                flush=True,
+            )
+
+
+def measure(setting: Setting, *, repeats: int, threads: int) -> dict[str, Measured]:
+    """All methods on one network, in turns, so that a busy machine slows all of them alike."""
+    # In a process of its own: threads of torch that already run do not survive the forks which measure memory.
+    found: dict[str, Measured] = apart(_measure, setting, repeats, threads)
+    return found
+
+
+def _measure(setting: Setting, repeats: int, threads: int) -> dict[str, Measured]:
+    methods = methods_for(setting)
+    inputs, labels = torch.randn(setting.records, *setting.record), torch.zeros(setting.records, dtype=torch.int64)
+    memory = {
+        (name, chunk): apart(_peak_megabytes, step, inputs, labels, chunk)
+        for name, (step, chunks) in methods.items()
+        for chunk in chunks
+    }
+    torch.set_num_threads(threads)
+    times: dict[tuple[str, int], float] = {}
+    for _ in range(repeats):
+        for name, (step, chunks) in methods.items():
+            for chunk in chunks:
+                seconds = timed(step, inputs, labels, chunk)
+                times[name, chunk] = min(seconds, times.get((name, chunk), seconds))
+    found = {}
+    for name, (_, chunks) in methods.items():
+        seconds, chunk = min((times[name, chunk], chunk) for chunk in chunks)
+        found[name] = Measured(seconds, chunk, memory[name, chunk])
+    return found
+
+
+def methods_for(setting: Setting) -> dict[str, tuple[Pass, tuple[int, ...]]]:
+    """Every method by its name, and the chunk sizes to try it with."""
+
+    def fresh() -> nn.Module:
+        torch.manual_seed(0)
+        return build_network(setting.network, labels=setting.labels, record_shape=setting.record).eval()
+
+    network = fresh()
+    parameters = FlatParameters(network, layout_of(network), torch.device("cpu"))
+    examples = torch.randn(3, *setting.record), torch.zeros(3, dtype=torch.int64)
+    torch.set_num_threads(1)
+    ours = fastest_clipper(network, parameters, *examples)
+    general = Clipper(network=network, parameters=parameters, method=transformed, advised_chunk=0)
+    chunks = tuple(chunk for chunk in CHUNKS if chunk <= setting.records)
+    return {
+        "plain, not private": (plain(network), (*chunks, min(ours.advised_chunk, setting.records))),
+        "ours": (clipping(ours), (min(ours.advised_chunk, setting.records),)),
+        "torch.func (our fallback)": (clipping(general), chunks[:3]),
+        "Opacus, rows": (opacus_rows(fresh().train()), chunks[:3]),
+        "Opacus, ghost clipping": (opacus_ghost(fresh().train()), chunks),
+    }
+
+
+def plain(network: nn.Module) -> Pass:
+    tensors = list(network.parameters())
+    return lambda inputs, labels: torch.autograd.grad(
+        functional.cross_entropy(network(inputs), labels, reduction="sum"), tensors
+    )
+
+
+def clipping(clipper: Clipper) -> Pass:
+    return lambda inputs, labels: clipper.clipped_sum(inputs, labels, bound=BOUND)
+
+
+def opacus_rows(network: nn.Module) -> Pass:
+    """Opacus with a gradient of every record in memory, clipped as its optimizer does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus import GradSampleModule
+
+        wrapped = GradSampleModule(network, loss_reduction="sum")
+    tensors = list(wrapped.parameters())
+
+    def step(inputs: Tensor, labels: Tensor) -> object:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            functional.cross_entropy(wrapped(inputs), labels, reduction="sum").backward()  # type: ignore[no-untyped-call]
+        rows = [tensor.grad_sample.flatten(1) for tensor in tensors]
+        norms = torch.stack([part.norm(2, dim=1) for part in rows], dim=1).norm(2, dim=1)
+        factors = (BOUND / (norms + 1e-6)).clamp(max=1)
+        sums = [factors @ part for part in rows]
+        wrapped.zero_grad()
+        return sums
+
+    return step
+
+
+def opacus_ghost(network: nn.Module) -> Pass:
+    """Opacus with norms only, and a second backward pass of the weighted loss."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus.grad_sample import GradSampleModuleFastGradientClipping
+
+        wrapped = GradSampleModuleFastGradientClipping(
+            network, loss_reduction="sum", max_grad_norm=BOUND, use_ghost_clipping=True
+        )
+
+    def step(inputs: Tensor, labels: Tensor) -> object:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            losses = functional.cross_entropy(wrapped(inputs), labels, reduction="none")
+            losses.sum().backward(retain_graph=True)  # type: ignore[no-untyped-call]
+            factors = wrapped.get_clipping_coef()
+            wrapped.zero_grad()
+            wrapped.disable_hooks()
+            (factors * losses).sum().backward()
+            wrapped.enable_hooks()
+        sums = [tensor.grad for tensor in wrapped.parameters()]
+        wrapped.zero_grad()
+        return sums
+
+    return step
+
+
+def timed(step: Pass, inputs: Tensor, labels: Tensor, chunk: int) -> float:
+    start = time.perf_counter()
+    for first in range(0, len(inputs), chunk):
+        step(inputs[first : first + chunk], labels[first : first + chunk])
+    return time.perf_counter() - start
+
+
+def _peak_megabytes(step: Pass, inputs: Tensor, labels: Tensor, chunk: int) -> float:
+    """By how much the peak of this process grows in two passes."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(2):
+        step(inputs[:chunk], labels[:chunk])
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in a forked process."""
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+
+    def run(connection: Connection) -> None:
+        connection.send(function(*arguments))
+
+    process = context.Process(target=run, args=(there,))
+    process.start()
+    there.close()
+    try:
+        return here.recv()
+    finally:
+        process.join()
+
+
+if __name__ == "__main__":
+    main()

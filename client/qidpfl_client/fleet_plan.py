@@ -1,0 +1,98 @@
+"""What a fleet is made of: its members' identities, journals, privacy values and behaviours."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx
+
+from qidpfl_shared.protocol.tasks import TaskSpec
+
+from . import options
+from .api import TaskApi, split_code
+from .behaviours import Behaviour, Unreliable, assign, behaving_data, behaving_owner
+from .endurance import SHORT_RETRIES, Outage
+from .fleet import Member
+from .joining import Applicant
+from .journal import Journal
+from .learning import DataSource, OpenData
+from .owner import Owner
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetPlan:
+    """How many members, and how they differ."""
+
+    clients: int
+    code: str
+    owner: Owner
+    journals: Path
+    privacy_value: str
+    shares: Mapping[Behaviour, float]
+    dropout: float = 0.0
+    delay_up_to_s: float = 0.0
+    seed: int = 0
+    unsafe_seed: int | None = None
+    patience_s: float = 600.0
+    first_contact_s: float = 10.0
+
+    def api(self, http: httpx.Client) -> TaskApi:
+        """A view of the task, for one member or for the watcher."""
+        return TaskApi(http, task_id=split_code(self.code)[0], retries=SHORT_RETRIES)
+
+    @contextmanager
+    def members(self, http: httpx.Client, open_data: OpenData, report: Report) -> Iterator[list[Member]]:
+        """All members, with their journals open."""
+        behaviours = assign(clients=self.clients, shares=self.shares, seed=self.seed)
+        once = _shared(open_data)
+        with ExitStack() as opened:
+            journals = [opened.enter_context(Journal(self._path(ordinal))) for ordinal in range(self.clients)]
+            yield [
+                self._member(ordinal, behaviour, journal, http, once, report)
+                for ordinal, (behaviour, journal) in enumerate(zip(behaviours, journals, strict=True))
+            ]
+
+    def _member(
+        self, ordinal: int, behaviour: Behaviour, journal: Journal, http: httpx.Client, data: OpenData, report: Report
+    ) -> Member:
+        def say(line: str) -> None:
+            report(f"{ordinal:>4} {'' if behaviour is Behaviour.HONEST else f'({behaviour}) '}{line}")
+
+        source = random.SystemRandom() if self.unsafe_seed is None else random.Random(f"{self.unsafe_seed}/{ordinal}")
+        owner = replace(self.owner, privacy_value=options.privacy_value(self.privacy_value, source))
+        noise_seed = None if self.unsafe_seed is None else source.getrandbits(63)
+        applicant = Applicant(
+            api=self.api(http),
+            journal=journal,
+            owner=behaving_owner(owner, behaviour),
+            code=self.code,
+            open_data=behaving_data(data, behaviour),
+            noise=options.noise_source(noise_seed),
+            report=say,
+            ordinal=ordinal,
+        )
+        outage = Outage(patience_s=self.patience_s, first_contact_s=self.first_contact_s, report=say)
+        conduct = Unreliable(dropout=self.dropout, delay_up_to_s=self.delay_up_to_s, seed=self.seed, ordinal=ordinal)
+        return Member(applicant=applicant, outage=outage, conduct=conduct)
+
+    def _path(self, ordinal: int) -> Path:
+        return self.journals / f"client-{ordinal:05d}.sqlite"
+
+
+def _shared(open_data: OpenData) -> OpenData:
+    """Opens the data of a task once for all members."""
+    opened: dict[str, DataSource] = {}
+    lock = threading.Lock()
+
+    def open_once(spec: TaskSpec) -> DataSource:
+        with lock:
+            if spec.digest not in opened:
+                opened[spec.digest] = open_data(spec)
+            return opened[spec.digest]
+
+    return open_once

@@ -1,0 +1,111 @@
+"""The owner's ledger: what was released, what that guarantees, what was earned, what is left."""
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from qidpfl_shared.core.money import from_micro
+from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
+from qidpfl_shared.protocol.messages import SpendState
+from qidpfl_shared.protocol.tasks import TaskSpec
+
+from .journal import Entry, Journal, Membership
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnLedger:
+    """Everything that one journal knows, added up over all servers and tasks."""
+
+    memberships: tuple[Membership, ...]
+    entries: tuple[Entry, ...]
+    spent_rho: float
+    reserved_rho: float
+    lifetime_rho: float
+    remaining_rho: float
+    earned_micro: int
+    delta: float
+
+    @property
+    def epsilon(self) -> float:
+        return epsilon_from_rho(rho=self.spent_rho, delta=self.delta)
+
+    @property
+    def statement(self) -> str:
+        """What all releases together guarantee, and nothing more."""
+        if math.isinf(self.spent_rho):
+            return "no privacy guarantee: at least one release is unprotected"
+        return f"every record: {self.spent_rho:.4g}-zCDP, that is ({self.epsilon:.4g}, {self.delta:g})-DP"
+
+
+def read_ledger(journal: Journal, *, delta: float | None = None) -> OwnLedger:
+    """The ledger of a journal, at the delta of its latest task unless another one is given."""
+    memberships, entries = journal.memberships(), journal.entries()
+    limits = [math.inf if item.lifetime_rho is None else item.lifetime_rho for item in memberships]
+    lifetime = limits[-1] if limits else math.inf
+    return OwnLedger(
+        memberships=tuple(memberships),
+        entries=tuple(entries),
+        spent_rho=math.fsum(_proven(entries, SpendState.SPENT, SpendState.SPENT_UNPAID)),
+        reserved_rho=math.fsum(_proven(entries, SpendState.RESERVED)),
+        lifetime_rho=lifetime,
+        remaining_rho=journal.account(lifetime_rho=lifetime).remaining_rho,
+        earned_micro=sum(entry.payment_micro or 0 for entry in entries),
+        delta=_latest_delta(memberships) if delta is None else delta,
+    )
+
+
+def as_json(ledger: OwnLedger) -> str:
+    """The ledger for programs: money in micro-units, null for what is unlimited or not guaranteed."""
+    body: dict[str, Any] = {
+        "entries": [
+            {
+                "task_id": entry.task_id,
+                "release": entry.release,
+                "mechanism": entry.mechanism,
+                "state": entry.state.value,
+                "rho": entry.rho,
+                "proven_rho": _finite(entry.proven_rho),
+                "digest": entry.digest,
+                "payment_micro": entry.payment_micro,
+            }
+            for entry in ledger.entries
+        ],
+        "spent_rho": _finite(ledger.spent_rho),
+        "reserved_rho": _finite(ledger.reserved_rho),
+        "lifetime_rho": _finite(ledger.lifetime_rho),
+        "remaining_rho": _finite(ledger.remaining_rho),
+        "epsilon": _finite(ledger.epsilon),
+        "delta": ledger.delta,
+        "earned_micro": ledger.earned_micro,
+        "statement": ledger.statement,
+    }
+    return json.dumps(body, indent=2)
+
+
+def lines(ledger: OwnLedger) -> list[tuple[str, ...]]:
+    """The entries as rows of a table: task, release, mechanism, state, declared, proven, paid."""
+    return [
+        (
+            entry.task_id,
+            entry.release,
+            entry.mechanism,
+            entry.state.value,
+            f"{entry.rho:.4g}",
+            "none" if math.isinf(entry.proven_rho) else f"{entry.proven_rho:.4g}",
+            "" if entry.payment_micro is None else f"{from_micro(entry.payment_micro):.6f}",
+        )
+        for entry in ledger.entries
+    ]
+
+
+def _proven(entries: list[Entry], *states: SpendState) -> list[float]:
+    return [entry.proven_rho for entry in entries if entry.state in states]
+
+
+def _latest_delta(memberships: list[Membership]) -> float:
+    return TaskSpec.model_validate_json(memberships[-1].spec).privacy.delta if memberships else 1e-5
+
+
+def _finite(value: float) -> float | None:
+    return None if math.isinf(value) else value

@@ -1,0 +1,34 @@
+"""What a command shows while it works: lines that stay, and on a terminal a moving sign of life."""
+
+import sys
+from datetime import datetime
+
+from rich.console import Console
+from rich.status import Status
+
+
+class Progress:
+    """Lines to standard error, each with its time; the latest one also beside a spinner on a terminal."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False, markup=False)
+        self._status: Status | None = None
+
+    def __enter__(self) -> "Progress":
+        if self._console.is_terminal:
+            self._status = self._console.status("connecting")
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def say(self, line: str) -> None:
+        """Show a line."""
+        stamped = f"{datetime.now():%H:%M:%S} {line}"
+        if self._status is None:
+            print(stamped, file=sys.stderr, flush=True)
+        else:
+            self._console.print(stamped)
+            self._status.update(line)

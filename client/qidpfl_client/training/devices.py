@@ -1,0 +1,43 @@
+"""Where the network runs."""
+
+import torch
+
+from ..errors import ClientError
+
+CHOICES = "auto, cpu, cuda, cuda:N or mps"
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of this name; `auto` takes the first that is there of cuda, mps and cpu."""
+    kind, colon, index = name.partition(":")
+    match kind:
+        case "auto" if not colon:
+            return torch.device("cuda" if torch.cuda.is_available() else "mps" if _has_mps() else "cpu")
+        case "cpu" if not colon:
+            return torch.device("cpu")
+        case "mps" if not colon:
+            if not _has_mps():
+                raise ClientError("device mps: this machine or this build of torch has none")
+            return torch.device("mps")
+        case "cuda" if not colon or index.isdecimal():
+            return _cuda(int(index) if colon else None)
+    raise ClientError(f"device {name!r}: must be {CHOICES}")
+
+
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """The widest floating-point type of a device: sums over many records are kept in it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _has_mps() -> bool:
+    return torch.backends.mps.is_available()
+
+
+def _cuda(index: int | None) -> torch.device:
+    if not torch.cuda.is_available():
+        reason = "there is no usable GPU" if torch.version.cuda else "this build of torch is for the CPU only"
+        raise ClientError(f"device cuda: {reason}")
+    count = torch.cuda.device_count()
+    if index is not None and index >= count:
+        raise ClientError(f"device cuda:{index}: there are {count}, counted from 0")
+    return torch.device("cuda" if index is None else f"cuda:{index}")

@@ -1,0 +1,57 @@
+"""The parameters of a network as one flat vector, in the order of the task's layout."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from qidpfl_shared.protocol.wire import TensorLayout, Vector32
+from qidpfl_shared.workloads.networks import check_layout
+from qidpfl_shared.workloads.workload import LayoutMismatch
+
+from .devices import wide_dtype
+
+
+class FlatParameters:
+    """The parameters of a network, laid one after the other in `vector`: writing there changes the network."""
+
+    def __init__(self, network: nn.Module, layout: TensorLayout, device: torch.device) -> None:
+        network.to(device=device, dtype=torch.float32)
+        check_layout(network, layout)
+        self.tensors = list(network.parameters())
+        self.vector = self.flatten([tensor.detach() for tensor in self.tensors])
+        start = 0
+        for tensor in self.tensors:
+            tensor.data = self.vector[start : start + tensor.numel()].view(tensor.shape)
+            start += tensor.numel()
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.vector.device
+
+    def load(self, model: Vector32) -> None:
+        """The network takes this model."""
+        if model.shape != tuple(self.vector.shape):
+            raise LayoutMismatch(f"the model has shape {model.shape}, the network {self.vector.numel()} parameters")
+        self.vector.copy_(torch.from_numpy(np.array(model, dtype=np.float32)))
+
+    def flatten(self, tensors: Sequence[Tensor | None]) -> Tensor:
+        """One tensor per parameter as a flat vector; None stands for zeros."""
+        pairs = zip(tensors, self.tensors, strict=True)
+        return torch.cat([(torch.zeros_like(own) if part is None else part).reshape(-1) for part, own in pairs])
+
+
+class Walk:
+    """A network on its way from the model it was given: where it stands is start − moved, kept in wide numbers."""
+
+    def __init__(self, parameters: FlatParameters) -> None:
+        self._parameters = parameters
+        self._start = parameters.vector.to(wide_dtype(parameters.device), copy=True)
+        self.moved = torch.zeros_like(self._start)
+
+    def step(self, direction: Tensor, *, length: float) -> None:
+        """A step against this direction."""
+        self.moved.add_(direction.to(self.moved), alpha=length)
+        self._parameters.vector.copy_(self._start - self.moved)

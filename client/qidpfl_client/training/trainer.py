@@ -1,0 +1,75 @@
+"""`Trainer`: the records of one client, and what they release in a round."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from qidpfl_shared.protocol import mechanisms
+from qidpfl_shared.protocol.tasks import PrivacySpec
+from qidpfl_shared.protocol.wire import TensorLayout, Vector32
+from qidpfl_shared.workloads.records import Records
+
+from ..errors import ClientError
+from ..noise import NoiseSource
+from .bolt_on import bolt_on, check_softmax_regression
+from .gradient_once import gradient_once
+from .local_sgd import clipped_training
+from .noising import Noising
+from .noisy_epochs import noisy_epochs
+from .problem import Problem, make_problem
+
+
+class Trainer:
+    """A network and the records of one client, ready to train. The network becomes the trainer's own.
+
+    `chunk` is how many records are computed at once; without it a number that keeps the memory bounded.
+    """
+
+    def __init__(
+        self,
+        *,
+        network: nn.Module,
+        records: Records,
+        layout: TensorLayout,
+        device: torch.device,
+        chunk: int | None = None,
+    ) -> None:
+        self.size = len(records)
+        self._problem = make_problem(network=network, records=records, layout=layout, device=device, chunk=chunk)
+        self._bounded: tuple[float, Problem] | None = None
+
+    def release(
+        self, *, privacy: PrivacySpec, model: Vector32, rho: float | None, noise: NoiseSource, name: str
+    ) -> npt.NDArray[np.float64]:
+        """The flat upload of a round, in the order of the layout: the mechanism's computation, with noise for `rho`.
+
+        `name` tells this release from all others of the same task: the order of records follows from it, and so does
+        seeded noise. `rho` is None if and only if the task's noise is off.
+        """
+        if privacy.noise == (rho is None):
+            raise ClientError("a budget is needed if the task's noise is on, and only then")
+        self._problem.parameters.load(model)
+        noising = Noising(source=noise, rho=rho, release=name)
+        upload = self._compute(privacy.mechanism, noising)
+        values: npt.NDArray[np.float64] = upload.to("cpu", torch.float64).numpy()
+        return values
+
+    def _compute(self, mechanism: mechanisms.MechanismSpec, noising: Noising) -> Tensor:
+        match mechanism:
+            case mechanisms.GradientOnce():
+                return gradient_once(self._problem, mechanism, noising)
+            case mechanisms.NoisyEpochs():
+                return noisy_epochs(self._problem, mechanism, noising)
+            case mechanisms.UpdateClip() | mechanisms.PaperLiteral():
+                return clipped_training(self._problem, mechanism, noising)
+            case mechanisms.BoltOn():
+                return bolt_on(self._with_features_bounded(mechanism.feature_norm), mechanism, noising)
+
+    def _with_features_bounded(self, norm: float) -> Problem:
+        """Made once for all rounds of a task."""
+        if self._bounded is None or self._bounded[0] != norm:
+            problem = self._problem.with_features_bounded(norm)
+            check_softmax_regression(problem)
+            self._bounded = norm, problem
+        return self._bounded[1]

@@ -1,0 +1,86 @@
+"""The whole system on this machine: a coordinator and ten clients, each a process of its own, over HTTP.
+
+Three clients hold two labels only and are refused; the others sell their privacy, round by round, each as dearly as it
+values it. Whoever is killed meanwhile, coordinator or client, is started again and goes on where it was.
+"""
+
+import argparse
+import signal
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+import stamina.instrumentation
+from chart import draw
+from play import Watch
+from processes import ProcessEnded, Testbed
+from scenarios import SCENARIOS
+from summary import print_summary
+
+from qidpfl_client.api import AdminApi, Retries, connect
+from qidpfl_client.errors import ClientError
+
+PATIENT = Retries(attempts=20, timeout_s=60.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.2)
+
+
+def main() -> None:
+    options = parse()
+    # A retry is no news: what was killed is reported once.
+    stamina.instrumentation.set_on_retry_hooks([])
+    signal.signal(signal.SIGTERM, stopped)
+    try:
+        with ExitStack() as stack:
+            folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qidpfl-demo-")))
+            run(options, folder, stack)
+    except (ClientError, ProcessEnded) as error:
+        sys.exit(f"demo: {error}")
+    except KeyboardInterrupt:
+        sys.exit("demo: stopped")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="examples/demo", description=__doc__)
+    parser.add_argument("--dataset", choices=SCENARIOS, default="digits", help="what is learnt (default: digits)")
+    parser.add_argument("--rounds", type=int, help="fewer rounds than usual")
+    parser.add_argument("--chart", type=Path, help="where the picture goes (default: results/demo-DATASET.png)")
+    parser.add_argument("--keep", type=Path, help="keep state, journals and logs in this folder")
+    parser.add_argument(
+        "--kill-coordinator-in-round",
+        type=int,
+        metavar="T",
+        help="kill the coordinator there, to see that nothing is lost",
+    )
+    parser.add_argument(
+        "--unsafe-seed",
+        type=int,
+        metavar="N",
+        help="repeat a run exactly: noise from a seed, which protects nothing",
+    )
+    return parser.parse_args()
+
+
+def run(options: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
+    scenario = SCENARIOS[options.dataset]
+    print(f"{scenario.title}. Starting a coordinator and {scenario.clients} clients ...", flush=True)
+    testbed = stack.enter_context(Testbed(folder, scenario, rounds=options.rounds, unsafe_seed=options.unsafe_seed))
+    http = stack.enter_context(connect(testbed.url))
+    api = AdminApi(http, token=testbed.admin_token(), retries=PATIENT)
+    watch = Watch(api=api, testbed=testbed, kill_in_round=options.kill_coordinator_in_round)
+    story = watch.until_the_end()
+    testbed.wait_for_clients()
+    chart = options.chart or Path("results") / f"demo-{options.dataset}.png"
+    print_summary(story, testbed)
+    draw(story, chart)
+    print(f"\nPicture: {chart}")
+    if options.keep:
+        print(f"State, journals and logs: {folder}")
+
+
+def stopped(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Watching the task: who was selected, then a table that grows by a row with every settled round."""
+
+import time
+from collections.abc import Iterable
+
+from processes import Testbed
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+from story import Story, part_of
+
+from qidpfl_client.api import AdminApi
+from qidpfl_shared.core.money import from_micro
+from qidpfl_shared.protocol.messages import RoundResult, TaskState
+
+_LOOK_S = 0.3
+_ENDED = (TaskState.FINISHED, TaskState.FAILED, TaskState.STOPPED)
+
+
+class Watch:
+    """Shows the task while it runs: live on a terminal, line by line in a pipe."""
+
+    def __init__(self, *, api: AdminApi, testbed: Testbed, kill_in_round: int | None) -> None:
+        self._api = api
+        self._testbed = testbed
+        self._kill_in_round = kill_in_round
+        self._console = Console(highlight=False)
+        self._began = time.monotonic()
+
+    def until_the_end(self) -> Story:
+        """Watch until the task has ended."""
+        task_id = self._api.tasks()[0].task_id
+        story = Story(self._api.task(task_id))
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+            while True:
+                for name in self._testbed.revive():
+                    self._say(live, f"{name} was killed: started again, it goes on where it was")
+                story.task = self._api.task(task_id)
+                self._follow(story, live)
+                if story.task.state in _ENDED:
+                    break
+                time.sleep(_LOOK_S)
+        if self._console.is_terminal:
+            self._console.print(_table(story))
+        self._console.print(f"\nThe task is {story.task.state}: {story.task.reason}, after {self._elapsed():.0f} s.")
+        return story
+
+    def _follow(self, story: Story, live: Live) -> None:
+        if story.task.state is TaskState.ENROLLING:
+            live.update(
+                Text(f"{story.task.clients} of {self._testbed.scenario.clients} clients are here"), refresh=True
+            )
+            return
+        if not story.clients:
+            story.clients = self._api.clients(story.task.task_id)
+            live.console.print(_selection(story))
+            if not self._console.is_terminal:
+                self._print_rows([_head(story)])
+        for number in range(len(story.rounds) + 1, story.task.settled_rounds + 1):
+            story.rounds.append(self._api.round(story.task.task_id, number))
+            if not self._console.is_terminal:
+                self._print_rows([_row(story, story.rounds[-1])])
+        if self._kill_in_round is not None and story.task.settled_rounds >= self._kill_in_round - 1:
+            self._kill_in_round = None
+            self._testbed.coordinator.process.kill()
+            self._testbed.coordinator.process.wait()
+        live.update(Group(_table(story), Text(f"{self._elapsed():.0f} s")), refresh=True)
+
+    def _print_rows(self, rows: Iterable[list[str]]) -> None:
+        for row in rows:
+            print(" ".join(f"{cell:>8}" for cell in row), flush=True)
+
+    def _say(self, live: Live, line: str) -> None:
+        live.console.print(line)
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+
+def _selection(story: Story) -> Table:
+    threshold = story.task.spec.selection.distance_threshold
+    table = Table(title=f"Selection: label distance at most {threshold:g}", title_justify="left", box=None)
+    for name in ("client", "records", "privacy value", "label distance", "verdict"):
+        table.add_column(name, justify="left" if name == "verdict" else "right")
+    for client in story.clients:
+        table.add_row(
+            str(client.ordinal),
+            str(client.size),
+            f"{client.privacy_value or 0:.2f}",
+            f"{client.label_distance or 0:.2f}",
+            client.state,
+            style="dim" if client.state == "refused" else "",
+        )
+    return table
+
+
+def _table(story: Story) -> Table:
+    table = Table(title="Rounds: who sold how much privacy (rho), and for what", title_justify="left", box=None)
+    for name in _head(story):
+        table.add_column(name, justify="right", no_wrap=True)
+    for result in story.rounds:
+        table.add_row(*_row(story, result))
+    return table
+
+
+def _head(story: Story) -> list[str]:
+    clients = [f"#{client.ordinal}" for client in story.selected]
+    return ["round", "reward", *clients, "paid", "accuracy", "epsilon"]
+
+
+def _row(story: Story, result: RoundResult) -> list[str]:
+    return [
+        str(result.round_number),
+        f"{from_micro(result.reward_micro):.2f}",
+        *(_budget(result, client.ordinal) for client in story.selected),
+        f"{from_micro(result.paid_micro):.2f}",
+        "-" if result.accuracy is None else f"{result.accuracy:.3f}",
+        f"{story.epsilon(rounds=result.round_number):.2f}",
+    ]
+
+
+def _budget(result: RoundResult, ordinal: int) -> str:
+    part = part_of(result, ordinal)
+    if part is None or part.standing != "invited":
+        return "-"
+    if part.declined or part.rho == 0:
+        return "no"
+    return f"{part.rho:.4f}".lstrip("0") if part.delivered else "late"

@@ -1,0 +1,31 @@
+"""What the demo can show: a preset for ten clients, three of which hold two labels only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+TEN_CLIENTS = {"workload": {"partition": {"clients": 10, "two_class_ordinals": [2, 5, 8]}}}
+# On a slow machine ten processes take a while to start: nobody is left behind.
+ALL_TEN = {"expected_clients": 10, "quiet_s": 600.0, "enrolment_window_s": 600.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A task, and what a unit of privacy is worth to each client."""
+
+    title: str
+    preset: str
+    overrides: Mapping[str, Any] = field(default_factory=lambda: {"rounds": ALL_TEN})
+    privacy_values: tuple[float, ...] = (0.95, 1.01, 0.98, 1.05, 0.96, 1.0, 0.99, 1.04, 1.02, 0.97)
+
+    @property
+    def clients(self) -> int:
+        return len(self.privacy_values)
+
+
+SCENARIOS = {
+    "digits": Scenario(title="Handwritten digits of scikit-learn, softmax regression", preset="digits"),
+    "mnist": Scenario(
+        title="MNIST, softmax regression", preset="mnist-bad-clients", overrides=TEN_CLIENTS | {"rounds": ALL_TEN}
+    ),
+}

@@ -1,0 +1,49 @@
+"""What came of the task: every client's own ledger, and whether the money adds up."""
+
+from processes import Testbed
+from rich.console import Console
+from rich.table import Table
+from story import Story
+
+from qidpfl_client.journal import Journal
+from qidpfl_client.ledger import read_ledger
+from qidpfl_shared.core.money import from_micro
+
+
+def print_summary(story: Story, testbed: Testbed) -> None:
+    """The ledgers, the money, the guarantee, and the coordinator's own audit."""
+    console = Console(highlight=False)
+    table = Table(title="Ledgers, from the clients' own journals", title_justify="left", box=None)
+    delta = story.task.spec.privacy.delta
+    for name in ("client", "privacy value", "spent rho", f"epsilon at {delta:g}", "left of lifetime", "earned"):
+        table.add_column(name, justify="right")
+    earned = 0
+    for client in story.clients:
+        with Journal(testbed.journal(client.ordinal), read_only=True) as journal:
+            ledger = read_ledger(journal)
+        earned += ledger.earned_micro
+        table.add_row(
+            str(client.ordinal),
+            f"{client.privacy_value or 0:.2f}",
+            f"{ledger.spent_rho:.3f}",
+            f"{ledger.epsilon:.2f}",
+            f"{ledger.remaining_rho:.3f} of {ledger.lifetime_rho:g}",
+            f"{from_micro(ledger.earned_micro):.6f}",
+        )
+    console.print(table)
+    reward = sum(result.reward_micro for result in story.rounds)
+    kept = sum(result.kept_micro for result in story.rounds)
+    print(
+        f"\nRewards {from_micro(reward):.6f} = received {from_micro(earned):.6f} + kept {from_micro(kept):.6f}", end=""
+    )
+    print(": exactly." if reward == earned + kept else ": THEY DO NOT ADD UP.")
+    if story.rounds and story.rounds[-1].accuracy is not None:
+        chance = 1 / story.task.spec.workload.labels
+        print(f"Accuracy {story.rounds[-1].accuracy:.3f} on held-out data; chance would be {chance:.2f}.")
+    records = [client.size or 0 for client in story.selected]
+    print(
+        f"Every record is protected with epsilon {story.epsilon(rounds=len(story.rounds)):.1f} at delta {delta:g};",
+        end="",
+    )
+    print(f" privacy is bought with records, and a client has {min(records)} to {max(records)}.")
+    print(f"Audit of the coordinator: {testbed.audit()}.")

@@ -1,0 +1,74 @@
+"""Records without any torch: a learner whose updates are noise of the declared size, and an applicant that has it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+
+from qidpfl_client.api import Retries, TaskApi, split_code
+from qidpfl_client.joining import Applicant
+from qidpfl_client.journal import Journal
+from qidpfl_client.noise import NoiseSource, SystemNoise
+from qidpfl_client.owner import Owner
+from qidpfl_shared.protocol.tasks import PrivacySpec, TaskSpec
+from qidpfl_shared.protocol.wire import Vector32
+
+BRISK = Retries(attempts=2, timeout_s=5.0, wait_initial_s=0.01, wait_max_s=0.05, jitter_s=0.01)
+
+
+@dataclass(frozen=True)
+class SyntheticLearner:
+    """So many records of each label. A release is what remains of a training that learns nothing: the noise."""
+
+    labels: tuple[int, ...] = (11,) * 10
+    fingerprint: str = "some records"
+
+    @property
+    def size(self) -> int:
+        return sum(self.labels)
+
+    @property
+    def label_counts(self) -> npt.NDArray[np.int64]:
+        return np.array(self.labels)
+
+    def release(
+        self, *, privacy: PrivacySpec, model: Vector32, rho: float | None, noise: NoiseSource, name: str
+    ) -> npt.NDArray[np.float64]:
+        if rho is None:
+            return np.full(model.size, 1e-3)
+        std = privacy.mechanism.build().noise_std(rho=rho, size=self.size)
+        vector: npt.NDArray[np.float64] = std * noise.standard_normal(model.size, release=name)
+        return vector
+
+
+@dataclass(frozen=True)
+class SyntheticData:
+    """Opens the same records for every task and place."""
+
+    records: SyntheticLearner = SyntheticLearner()
+
+    def __call__(self, spec: TaskSpec) -> "SyntheticData":
+        return self
+
+    def learner(self, ordinal: int) -> SyntheticLearner:
+        return self.records
+
+
+def applicant(
+    http: httpx.Client, code: str, journal: Journal, *, report: Callable[[str], None] = lambda _: None, **options: Any
+) -> Applicant:
+    """An applicant with synthetic records, where nothing else is said."""
+    task_id, _ = split_code(code)
+    fields: dict[str, Any] = {
+        "api": TaskApi(http, task_id=task_id, retries=BRISK),
+        "journal": journal,
+        "owner": Owner(),
+        "code": code,
+        "open_data": SyntheticData(),
+        "noise": SystemNoise(),
+        "report": report,
+    }
+    return Applicant(**fields | options)

@@ -1,0 +1,229 @@
+"""Accuracy on held-out records: built-in workloads and a user's own, with and without data."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import structlog
+import torch
+from coordinators import ScriptedClient, running
+from safetensors.numpy import load_file
+from torch import nn
+
+from qidpfl_server.evaluation import Evaluators
+from qidpfl_server.models import initial_parameters
+from qidpfl_server.own_workloads import describe_workload
+from qidpfl_shared.protocol.presets import PRESETS, preset
+from qidpfl_shared.protocol.tasks import TaskSpec
+from qidpfl_shared.protocol.wire import Vector32, flatten, unflatten
+from qidpfl_shared.workloads.loading import load_workload
+from qidpfl_shared.workloads.records import Records, bounded
+
+HERE = Path(__file__).parent
+DATA = Path(os.environ["QIDPFL_DATA_DIR"]) if os.environ.get("QIDPFL_DATA_DIR") else None
+needs_data = pytest.mark.skipif(DATA is None, reason="QIDPFL_DATA_DIR names no folder of data sets")
+SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 60.0, "deliver_s": 60.0}}
+
+
+def digits() -> Records:
+    records = load_workload(preset("digits").workload).held_out()
+    assert records is not None
+    return records
+
+
+def regression(spec: TaskSpec, *, seed: int = 0) -> Vector32:
+    return np.random.default_rng(seed).standard_normal(spec.dimension).astype(np.float32)
+
+
+def test_both_halves_together_are_all_held_out_records() -> None:
+    spec = preset("digits")
+    parameters = regression(spec)
+    found = Evaluators().of(spec).evaluate(spec, parameters)
+    assert found is not None and found.deciding.loss is not None and found.reported.loss is not None
+    tensors = unflatten(vector=parameters, layout=spec.layout)
+    records = digits()
+    scores = records.inputs() @ tensors["weight"].T + tensors["bias"]
+    mean = (found.deciding.accuracy + found.reported.accuracy) / 2
+    assert np.mean(scores.argmax(axis=1) == records.labels) == pytest.approx(mean)
+    loss = nn.functional.cross_entropy(torch.from_numpy(scores), torch.from_numpy(records.labels))
+    assert (found.deciding.loss + found.reported.loss) / 2 == pytest.approx(float(loss), rel=1e-5)
+    assert found.deciding != found.reported
+
+
+def test_both_halves_have_every_label_however_the_records_are_sorted() -> None:
+    """Every other point has label 1, so that this constant answer is right for about a half of them."""
+    own = describe_workload("own_workload:Alternating", None)
+    spec = preset("digits", own.overrides({}))
+    parameters = flatten(tensors={"weight": np.zeros((2, 2)), "bias": [0.0, 1.0]}, layout=spec.layout)
+    found = Evaluators(own=[own.name]).of(spec).evaluate(spec, parameters)
+    assert found is not None
+    assert 0.3 < found.deciding.accuracy < 0.7
+    assert 0.3 < found.reported.accuracy < 0.7
+
+
+def test_records_are_bounded_as_the_clients_train_on_them() -> None:
+    mechanism = {"name": "bolt_on", "learning_rate": 0.01, "epochs": 1, "batch_size": 16, "feature_norm": 0.5}
+    aggregation = {"learning_rate": 1.0, "momentum": 0.0, "weighting": "uniform"}
+    plain = preset("digits")
+    spec = preset("digits", {"privacy": {"mechanism": mechanism}, "aggregation": aggregation})
+    parameters = regression(spec)
+    evaluators = Evaluators()
+    found, unbounded = (evaluators.of(each).evaluate(each, parameters) for each in (spec, plain))
+    tensors = unflatten(vector=parameters, layout=spec.layout)
+    records = digits()
+    scores = bounded(records.inputs(), norm=0.5) @ tensors["weight"].T + tensors["bias"]
+    assert found is not None and found != unbounded
+    mean = (found.deciding.accuracy + found.reported.accuracy) / 2
+    assert np.mean(scores.argmax(axis=1) == records.labels) == pytest.approx(mean)
+
+
+def test_a_model_that_is_beyond_all_numbers_has_no_loss() -> None:
+    spec = preset("digits")
+    parameters = np.full(spec.dimension, 3e38, dtype=np.float32)
+    parameters[::2] *= -1
+    found = Evaluators().of(spec).evaluate(spec, parameters)
+    assert found is not None and 0 <= found.reported.accuracy <= 1
+    json.dumps([found.reported.loss, found.deciding.loss], allow_nan=False)
+
+
+def test_the_digits_are_evaluated_without_torch() -> None:
+    script = (
+        "import sys; from qidpfl_server.__main__ import app; from qidpfl_server.evaluation import Evaluators\n"
+        "from qidpfl_server.models import initial_parameters; from qidpfl_shared.protocol.presets import preset\n"
+        "spec = preset('digits'); found = Evaluators().of(spec).evaluate(spec, initial_parameters(spec))\n"
+        "print(found is not None, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["True", "False"]
+
+
+@needs_data
+@pytest.mark.parametrize("name", [name for name in PRESETS if name != "digits"])
+def test_every_preset_is_evaluated_where_its_data_are(name: str) -> None:
+    spec = preset(name)
+    found = Evaluators(data_dir=DATA).of(spec).evaluate(spec, initial_parameters(spec))
+    assert found is not None and found.reported.loss is not None
+    # Nothing is learnt yet: all answers are about equally likely.
+    assert found.reported.loss == pytest.approx(np.log(spec.workload.labels), rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_missing_data_are_said_once_and_found_when_they_come(name: str, tmp_path: Path) -> None:
+    spec = preset(name)
+    evaluator = Evaluators(data_dir=tmp_path).of(spec)
+    with structlog.testing.capture_logs() as said:
+        evaluator.prepare()
+        for _ in range(3):
+            assert evaluator.evaluate(spec, initial_parameters(spec)) is None
+    assert [(line["event"], line["log_level"]) for line in said] == [("unevaluated", "warning")]
+    assert str(tmp_path) in said[0]["reason"]
+    if DATA is not None:
+        for folder in DATA.iterdir():
+            (tmp_path / folder.name).symlink_to(folder)
+        assert evaluator.evaluate(spec, initial_parameters(spec)) is not None
+
+
+# --- a workload of one's own -----------------------------------------------------------------------------------------
+
+
+def test_the_class_of_a_workload_describes_its_task() -> None:
+    own = describe_workload("own_workload:Plane", None)
+    spec = preset("digits", own.overrides({"workload": {"partition": None}, "game": {"horizon": 7}}))
+    workload = spec.workload
+    assert (workload.dataset, workload.labels, workload.convex) == ("own_workload:Plane", 2, False)
+    assert (workload.partition, spec.game.horizon) == (None, 7)
+    shapes = [(tensor.name, tensor.shape) for tensor in spec.layout.tensors]
+    assert shapes == [
+        *(("0.weight", (8, 2)), ("0.bias", (8,)), ("1.weight", (8,)), ("1.bias", (8,))),
+        *(("3.weight", (2, 8)), ("3.bias", (2,))),
+    ]
+
+
+def test_version_0_is_what_the_network_starts_with_the_same_every_time() -> None:
+    starts = []
+    for _ in range(2):
+        own = describe_workload("own_workload:Plane", None)
+        spec = preset("digits", own.overrides({}))
+        start = own.start(spec)
+        assert start is not None
+        starts.append(start)
+    assert (starts[0] == starts[1]).all()
+    assert (unflatten(vector=starts[0], layout=spec.layout)["1.weight"] == 1).all()
+
+
+def test_a_workload_that_the_operator_has_not_named_is_never_imported() -> None:
+    spec = preset("digits", {"workload": {"dataset": "antigravity:Anything"}})
+    evaluators = Evaluators(own=["own_workload:Plane"])
+    with structlog.testing.capture_logs() as said:
+        assert evaluators.of(spec).evaluate(spec, initial_parameters(spec)) is None
+    assert "--workload antigravity:Anything" in said[0]["reason"] == evaluators.obstacle(spec)
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize(("name", "reason"), [("Secretive", "no held-out records"), ("Moody", "not today")])
+def test_a_workload_that_fails_is_said_once_and_harms_nobody(name: str, reason: str) -> None:
+    own = describe_workload(f"own_workload:{name}", None)
+    spec = preset("digits", own.overrides({}))
+    evaluator = Evaluators(own=[own.name]).of(spec)
+    with structlog.testing.capture_logs() as said:
+        for _ in range(2):
+            assert evaluator.evaluate(spec, initial_parameters(spec)) is None
+    assert len(said) == 1 and reason in said[0]["reason"]
+
+
+def test_a_task_of_ones_own_workload_is_created_evaluated_and_exported(tmp_path: Path) -> None:
+    where = ["--state-dir", str(tmp_path / "state")]
+    command = [sys.executable, "-m", "qidpfl_server", "tasks", "create", "mine", "--preset", "digits", *where]
+    overrides = ["--overrides", json.dumps(SHORT | {"workload": {"partition": None}})]
+    made = subprocess.run(
+        [*command, "--workload", "own_workload:Plane", *overrides], capture_output=True, text=True, cwd=HERE
+    )
+    assert made.returncode == 0, made.stderr
+    assert made.stderr == "note: serve --workload own_workload:Plane evaluates its rounds\n"
+    task_id, code = made.stdout.split()
+    environment = {"PYTHONPATH": str(HERE)}
+    with running(
+        tmp_path / "state", arguments=("--workload", "own_workload:Plane"), environment=environment
+    ) as coordinator:
+        clients = [
+            ScriptedClient(coordinator.url, task_id, code, f"the-key-of-client-{n}", labels=(55, 55)) for n in range(3)
+        ]
+        threads = [threading.Thread(target=client.run) for client in clients]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with coordinator.admin as http:
+            results = [http.get(f"/v1/tasks/{task_id}/rounds/{number}").json() for number in (1, 2)]
+            (tmp_path / "model.safetensors").write_bytes(http.get(f"/v1/tasks/{task_id}/models/0.safetensors").content)
+        assert all(0 <= result["accuracy"] <= 1 and result["loss"] > 0 for result in results)
+        assert "0 violated" in coordinator.audit()
+    assert (load_file(tmp_path / "model.safetensors")["1.weight"] == 1).all()
+
+
+def test_a_workload_that_cannot_be_found_ends_serve_and_create_with_one_line(tmp_path: Path) -> None:
+    for words in (("serve", "--port", "0"), ("tasks", "create", "x", "--preset", "digits")):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "qidpfl_server",
+                *words,
+                "--workload",
+                "nowhere:Class",
+                "--state-dir",
+                tmp_path / "s",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("qidpfl-server: module 'nowhere' cannot be imported: ")
+        assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "s").exists()

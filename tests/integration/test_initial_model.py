@@ -1,0 +1,217 @@
+"""Version 0 from the admin: over HTTP until the first round is announced, or from a file at creation."""
+
+import hashlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from coordinators import Coordinator, ScriptedClient, digest_header, running
+from forked import ForkedCoordinator
+from safetensors.numpy import save_file
+
+from qidpfl_server.errors import CoordinatorError
+from qidpfl_server.failpoints import MODEL_NAMES
+from qidpfl_server.model_files import read_model_file
+from qidpfl_server.tasks import task_spec
+from qidpfl_shared.protocol.presets import preset
+
+UNHURRIED = {"declare_s": 300.0, "deliver_s": 300.0, "quiet_s": 300.0, "enrolment_window_s": 300.0}
+SHORT: dict[str, Any] = {"game": {"horizon": 2}, "rounds": UNHURRIED | {"expected_clients": 3}}
+
+MODEL = np.linspace(-1, 1, 650, dtype="<f4").tobytes()
+OTHER = np.linspace(-2, 2, 650, dtype="<f4").tobytes()
+
+
+@pytest.fixture(scope="module")
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+    with running(tmp_path_factory.mktemp("models")) as live:
+        yield live
+        assert list((live.state_dir / "blobs" / "staging").iterdir()) == []
+        assert "0 violated" in live.audit()
+
+
+def give(coordinator: Coordinator, task_id: str, data: bytes, **headers: str) -> httpx.Response:
+    sent = {"Content-Digest": digest_header(data), "Content-Type": "application/octet-stream"} | headers
+    with coordinator.admin as http:
+        return http.put(f"/v1/tasks/{task_id}/models/0", content=data, headers=sent)
+
+
+def held(coordinator: Coordinator, task_id: str) -> bytes:
+    with coordinator.admin as http:
+        return http.get(f"/v1/tasks/{task_id}/models/0").raise_for_status().content
+
+
+def joined(coordinator: Coordinator, task_id: str, code: str) -> list[ScriptedClient]:
+    clients = [ScriptedClient(coordinator.url, task_id, code, f"the-key-of-client-{n}") for n in range(3)]
+    for client in clients:
+        client.enrol()
+        client.profile().raise_for_status()
+    return clients
+
+
+def play_to_the_end(clients: list[ScriptedClient]) -> None:
+    threads = [threading.Thread(target=client.run) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_a_task_trains_from_the_model_it_was_given(coordinator: Coordinator) -> None:
+    task_id, code = coordinator.create_task("given", **SHORT)
+    answer = give(coordinator, task_id, MODEL)
+    digest = hashlib.sha256(MODEL).hexdigest()
+    assert (answer.status_code, answer.json()["version"], answer.json()["digest"]) == (200, 0, digest)
+    clients = joined(coordinator, task_id, code)
+    news = clients[0].poll(wait=60)
+    assert news is not None and news["round"]["model_digest"] == digest
+    assert clients[0].http.get("/models/0").content == MODEL
+    play_to_the_end(clients)
+    with coordinator.admin as http:
+        assert http.get(f"/v1/tasks/{task_id}").json()["state"] == "finished"
+
+
+def test_the_same_model_again_gets_the_same_answer_in_any_state(coordinator: Coordinator) -> None:
+    task_id, code = coordinator.create_task("again", **SHORT)
+    answers = [give(coordinator, task_id, MODEL) for _ in range(2)]
+    clients = joined(coordinator, task_id, code)
+    answers.append(give(coordinator, task_id, MODEL))
+    play_to_the_end(clients)
+    answers.append(give(coordinator, task_id, MODEL))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.text for answer in answers}) == 1
+
+
+def test_another_model_is_taken_while_enrolling_and_refused_once_a_round_is_announced(
+    coordinator: Coordinator,
+) -> None:
+    task_id, code = coordinator.create_task("frozen", **SHORT)
+    for data in (OTHER, MODEL):
+        assert give(coordinator, task_id, data).status_code == 200
+    clients = joined(coordinator, task_id, code)
+    refused = give(coordinator, task_id, OTHER)
+    assert (refused.status_code, refused.json()["code"]) == (409, "model_frozen")
+    assert held(coordinator, task_id) == MODEL
+    play_to_the_end(clients)
+    ended = give(coordinator, task_id, OTHER)
+    assert (ended.status_code, ended.json()["code"]) == (409, "task_ended")
+
+
+WRONG: dict[str, tuple[bytes, dict[str, str], int, str]] = {
+    "too short": (MODEL[:-4], {}, 422, "wrong_length"),
+    "too long": (MODEL + b"\0\0\0\0", {}, 413, "body_too_large"),
+    "much too long": (b"\0" * (3 << 20), {}, 413, "body_too_large"),
+    "not finite": (MODEL[:-4] + np.float32("nan").tobytes(), {}, 422, "not_finite"),
+    "other bytes than announced": (MODEL, {"Content-Digest": digest_header(OTHER)}, 422, "digest_mismatch"),
+    "no digest": (MODEL, {"Content-Digest": ""}, 422, "digest_required"),
+    "JSON": (MODEL, {"Content-Type": "application/json"}, 415, "unsupported_media_type"),
+    "compressed": (MODEL, {"Content-Encoding": "gzip"}, 415, "unsupported_media_type"),
+}
+
+
+@pytest.mark.parametrize(("data", "headers", "status", "code"), WRONG.values(), ids=WRONG)
+def test_what_is_no_model_of_the_task_is_refused_and_leaves_nothing(
+    coordinator: Coordinator, data: bytes, headers: dict[str, str], status: int, code: str
+) -> None:
+    task_id, _ = coordinator.create_task(f"refused-{hashlib.sha256(repr((data[-9:], headers)).encode()).hexdigest()}")
+    before = held(coordinator, task_id)
+    blobs = coordinator.state_dir / "blobs" / "objects"
+    known = set(blobs.iterdir())
+    refused = give(coordinator, task_id, data, **headers)
+    assert (refused.status_code, refused.json()["code"]) == (status, code)
+    assert held(coordinator, task_id) == before
+    assert set(blobs.iterdir()) == known
+
+
+def test_a_model_larger_than_any_json_is_taken(coordinator: Coordinator) -> None:
+    task_id, _ = coordinator.create_task("large", preset="cifar10-paper")
+    data = np.full(preset("cifar10-paper").dimension, 0.5, dtype="<f4").tobytes()
+    assert len(data) > 2 << 20
+    assert give(coordinator, task_id, data).status_code == 200
+    assert held(coordinator, task_id) == data
+
+
+def test_a_task_that_is_not_there_takes_no_model(coordinator: Coordinator) -> None:
+    refused = give(coordinator, "0" * 24, MODEL)
+    assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("place", MODEL_NAMES)
+def test_a_coordinator_killed_while_it_takes_a_model_has_the_old_one_or_the_new_one(
+    place: str, store_url: str, tmp_path: Path
+) -> None:
+    coordinator = ForkedCoordinator(tmp_path, store_url=store_url)
+    coordinator.environment = {"QIDPFL_FAILPOINT": place}
+    with coordinator.start():
+        task_id, code = coordinator.create_task("killed", **SHORT)
+        before = held(coordinator, task_id)
+        with pytest.raises(httpx.TransportError):
+            give(coordinator, task_id, MODEL)
+        assert coordinator.died_of() == signal.SIGKILL
+        coordinator.environment = {"QIDPFL_FAILPOINT": ""}
+        coordinator.start()
+        assert held(coordinator, task_id) == (before if place == "model.before_commit" else MODEL)
+        assert give(coordinator, task_id, MODEL).status_code == 200
+        assert held(coordinator, task_id) == MODEL
+        play_to_the_end(joined(coordinator, task_id, code))
+        assert "0 violated" in coordinator.audit()
+
+
+# --- from a file -----------------------------------------------------------------------------------------------------
+
+
+def create(state: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "qidpfl_server", "tasks", "create", "filed", "--preset", "digits"]
+    where = ["--state-dir", str(state)]
+    return subprocess.run([*command, *map(str, arguments), *where], capture_output=True, text=True, timeout=120)
+
+
+def model_file(folder: Path, kind: str, **tensors: Any) -> Path:
+    path = folder / f"model{kind}"
+    if kind == ".safetensors":
+        vector = np.frombuffer(MODEL, dtype="<f4")
+        save_file({"weight": vector[:640].reshape(10, 64), "bias": vector[640:]} | tensors, path)
+    else:
+        path.write_bytes(MODEL)
+    return path
+
+
+@pytest.mark.parametrize("kind", [".safetensors", ".f32"])
+def test_a_task_is_created_with_the_model_of_a_file(tmp_path: Path, kind: str) -> None:
+    made = create(tmp_path / "state", "--model", model_file(tmp_path, kind))
+    assert made.returncode == 0, made.stderr
+    with running(tmp_path / "state") as coordinator:
+        assert held(coordinator, made.stdout.split()[0]) == MODEL
+        assert "0 violated" in coordinator.audit()
+
+
+def test_a_file_that_is_no_model_of_the_task_is_one_line_and_makes_nothing(tmp_path: Path) -> None:
+    path = model_file(tmp_path, ".safetensors", bias=np.zeros(11, dtype=np.float32))
+    done = create(tmp_path / "state", "--model", path)
+    assert (done.returncode, done.stdout) == (1, "")
+    reason = f"{path} is no model of this task: tensor 'bias' has shape (11,), the layout says (10,)"
+    assert done.stderr == f"qidpfl-server: {reason}\n"
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("broken.safetensors", b"not tensors at all", "cannot be read: "),
+        ("short.f32", MODEL[:-4], "is no model of this task: 2596 bytes, expected 2600 for 650 parameters"),
+        ("hot.f32", MODEL[:-4] + np.float32("inf").tobytes(), "is no model of this task: element 649 is NaN or inf"),
+        ("model.pt", MODEL, "must be a .safetensors or .f32 file"),
+    ],
+)
+def test_a_file_that_cannot_be_a_model_says_why(tmp_path: Path, name: str, data: bytes, reason: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(CoordinatorError, match=re.escape(f"{tmp_path / name} {reason}")):
+        read_model_file(tmp_path / name, task_spec("digits", {}))

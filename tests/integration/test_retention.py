@@ -1,0 +1,208 @@
+"""What is no longer needed is swept, and nothing else: not what is served, audited, continued from, or on its way."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from coordinators import ScriptedClient
+from forked import ForkedCoordinator
+
+from qidpfl_server.clock import SystemClock, seconds
+from qidpfl_server.domain import Model
+from qidpfl_server.errors import Refused, StoreBusy
+from qidpfl_server.export import read_export
+from qidpfl_server.invariants import audit
+from qidpfl_server.retention import kept_digests, sweep
+from qidpfl_server.serving import opened_store
+from qidpfl_server.settings import Settings
+from qidpfl_server.store import blobs
+from qidpfl_server.store.blobs import Blobs
+from qidpfl_server.store.store import Store
+from qidpfl_server.store.transaction import Transaction
+from qidpfl_server.tasks import create_task, save_initial_model, task_spec
+
+Result = TypeVar("Result")
+HORIZON = 5
+KEPT = 2
+CLIENTS = 3
+HOUR_S = 3600.0
+UNHURRIED = {"declare_s": 300.0, "deliver_s": 300.0, "quiet_s": 300.0, "enrolment_window_s": 300.0}
+
+
+@contextmanager
+def store_of(coordinator: ForkedCoordinator) -> Iterator[Store]:
+    where = Settings(
+        state_dir=coordinator.state_dir, store_url=coordinator.store_url, blob_dir=coordinator.state_dir / "blobs"
+    )
+    with opened_store(where) as store:
+        yield store
+
+
+def gathered(coordinator: ForkedCoordinator) -> list[ScriptedClient]:
+    """The clients of a task that keeps its last two rounds; the first round is open."""
+    rounds = UNHURRIED | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
+    retention = {"last_rounds": KEPT}
+    task_id, code = coordinator.create_task(game={"horizon": HORIZON}, rounds=rounds, retention=retention)
+    clients = [ScriptedClient(coordinator.url, task_id, code, f"the-key-of-client-{n}") for n in range(CLIENTS)]
+    for client in clients:
+        client.enrol()
+        client.profile().raise_for_status()
+    return clients
+
+
+def play_round(clients: list[ScriptedClient]) -> None:
+    """Everybody answers the open round; returns when it is settled."""
+    for client in clients:
+        answer = client.poll(wait=60)
+        assert answer is not None
+        client.play(answer["round"])
+    while clients[0].poll(wait=60) is None:
+        pass
+
+
+def grow_old(folder: Path) -> None:
+    for path in folder.iterdir():
+        os.utime(path, (time.time() - 2 * HOUR_S,) * 2)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_a_live_task_is_swept_after_every_round_and_goes_on(store_url: str, tmp_path: Path) -> None:
+    with ForkedCoordinator(tmp_path, store_url=store_url) as coordinator, store_of(coordinator) as store:
+        clients = gathered(coordinator)
+        removed = []
+        for _ in range(HORIZON):
+            play_round(clients)
+            removed.append(sweep(store, grace_s=0))
+        # A round's updates, the model it started from and its momentum; version 0 has none.
+        assert removed == [0, 0, CLIENTS + 1, CLIENTS + 2, CLIENTS + 2]
+        assert sweep(store, grace_s=0) == 0
+        report = audit(store)
+        assert report.violations == []
+        (said,) = report.not_checkable
+        assert said.endswith("models before version 3 and updates of rounds up to 3 are not kept")
+        assert names(tmp_path / "blobs" / "objects") == store.read(kept_digests)
+        with coordinator.admin as http:
+            task = http.get(f"/v1/tasks/{clients[0].task_id}").json()
+            assert (task["state"], task["settled_rounds"]) == ("finished", HORIZON)
+            versions = {v: http.get(f"/v1/tasks/{task['task_id']}/models/{v}").status_code for v in range(HORIZON + 1)}
+        assert versions == {0: 404, 1: 404, 2: 404, 3: 200, 4: 200, 5: 200}
+        with pytest.raises(Refused, match="versions 3 to 5 are kept"):
+            read_export(store, clients[0].task_id, version=2)
+        assert read_export(store, clients[0].task_id, version=3).version == 3
+        # A receipt is given for ever, also of bytes that are gone.
+        for number in range(1, HORIZON + 1):
+            assert clients[0].upload({"round_number": number}).status_code == 200
+
+
+def test_what_was_needed_an_hour_ago_stays_however_old_it_is(tmp_path: Path) -> None:
+    with ForkedCoordinator(tmp_path) as coordinator, store_of(coordinator) as store:
+        clients = gathered(coordinator)
+        for _ in range(HORIZON):
+            play_round(clients)
+        grow_old(tmp_path / "blobs" / "objects")
+        before = names(tmp_path / "blobs" / "objects")
+        assert sweep(store) == 0
+        assert names(tmp_path / "blobs" / "objects") == before
+
+
+def test_a_coordinator_sweeps_old_orphans_and_leaves_young_ones(tmp_path: Path) -> None:
+    folder = Blobs(tmp_path / "blobs")
+    old, young = folder.put(b"nobody refers to me"), folder.put(b"somebody may be about to refer to me")
+    with folder.stage() as forgotten, folder.stage() as arriving:
+        forgotten.write(b"nobody will publish me")
+        arriving.write(b"more of me is on its way")
+        for path in (tmp_path / "blobs" / "objects" / old, forgotten.path):
+            os.utime(path, (time.time() - 2 * HOUR_S,) * 2)
+        with ForkedCoordinator(tmp_path) as coordinator:
+            deadline = time.monotonic() + 60
+            while (folder.has(old) or forgotten.path.exists()) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert names(tmp_path / "blobs" / "objects") == {young}
+            assert names(tmp_path / "blobs" / "staging") == {arriving.path.name}
+            assert "0 violated" in coordinator.audit()
+
+
+class HeldUp:
+    """A store whose reader is held up after its answer: meanwhile something happens."""
+
+    def __init__(self, store: Store, meanwhile: Callable[[], None]) -> None:
+        self._store = store
+        self._meanwhile = meanwhile
+        self.blobs = store.blobs
+
+    def read(self, work: Callable[[Transaction], Result], **options: Any) -> Result:
+        answer = self._store.read(work, **options)
+        self._meanwhile()
+        return answer
+
+
+def test_a_sweep_that_is_held_up_removes_nothing_that_came_meanwhile(tmp_path: Path) -> None:
+    with opened_store(Settings(state_dir=tmp_path), create=True) as store:
+        orphan = store.blobs.put(b"an orphan")
+        time.sleep(0.01)
+
+        def meanwhile() -> None:
+            created(store, "meanwhile")
+
+        assert sweep(HeldUp(store, meanwhile), grace_s=0) == 1  # type: ignore[arg-type]
+        assert not store.blobs.has(orphan)
+        assert audit(store).violations == []
+
+
+def created(store: Store, name: str) -> Model:
+    spec = task_spec("digits", {})
+    model = save_initial_model(store.blobs, spec)
+    now = SystemClock().now()
+    store.write(lambda tx: create_task(tx, name=name, preset_name="digits", spec=spec, model=model, now=now))
+    return model
+
+
+def test_an_orphan_that_gets_its_bytes_anew_while_it_is_looked_at_survives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Blobs(tmp_path)
+    digest = store.put(b"the same bytes")
+    os.utime(tmp_path / "objects" / digest, (time.time() - 2 * HOUR_S,) * 2)
+    is_older = blobs._is_older
+
+    def looked_at(path: Path, moment: int) -> bool:
+        answer = is_older(path, moment)
+        store.put(b"the same bytes")
+        return answer
+
+    monkeypatch.setattr(blobs, "_is_older", looked_at)
+    assert store.sweep(set(), before=SystemClock().now() - seconds(HOUR_S)) == 0
+    assert store.get(digest) == b"the same bytes"
+    assert names(tmp_path / "staging") == set()
+
+
+def test_a_model_that_was_swept_before_its_task_was_recorded_is_not_recorded(tmp_path: Path) -> None:
+    with opened_store(Settings(state_dir=tmp_path), create=True) as store:
+        spec = task_spec("digits", {})
+        model = save_initial_model(store.blobs, spec)
+        assert sweep(store, grace_s=0) == 1
+        now = SystemClock().now()
+        with pytest.raises(StoreBusy, match="swept"):
+            store.write(lambda tx: create_task(tx, name="late", preset_name=None, spec=spec, model=model, now=now))
+        assert store.read(lambda tx: tx.tasks.all()) == []
+        created(store, "again")
+        assert audit(store).violations == []
+
+
+def test_two_tasks_that_share_a_blob_keep_it_as_long_as_one_of_them_does(tmp_path: Path) -> None:
+    """All tasks of a convex workload start from the same zeros."""
+    with ForkedCoordinator(tmp_path) as coordinator, store_of(coordinator) as store:
+        clients = gathered(coordinator)
+        shared = created(store, "another")
+        for _ in range(KEPT + 1):
+            play_round(clients)
+        sweep(store, grace_s=0)
+        assert store.blobs.has(shared.digest)
+        assert audit(store).violations == []

@@ -1,0 +1,107 @@
+"""The decision of a client: the best response, within every limit, or a decline with its reason."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qidpfl_client.decision import Bid, NoBid, decide
+from qidpfl_client.owner import Owner
+from qidpfl_shared.core.equilibrium import best_response
+from qidpfl_shared.core.money import to_micro
+from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.core.utility import training_cost
+from qidpfl_shared.protocol.messages import RoundOffer
+from qidpfl_shared.protocol.presets import preset
+
+SPEC = preset("digits")
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def offer(**changes: Any) -> RoundOffer:
+    fields: dict[str, Any] = {
+        "round_number": 1,
+        "attempt": 1,
+        "reward_micro": to_micro(30),
+        "total": 0.5,
+        "standing": Standing.INVITED,
+        "model_version": 0,
+        "model_digest": "0" * 64,
+        "mechanism": "gradient_once",
+        "clip_norm": 1.0,
+        "dimension": 650,
+        "rho_max": SPEC.bounds.rho_max,
+        "noise": True,
+        "declare_by": MOMENT,
+        "deliver_by": MOMENT,
+        "declare_in_s": 1.0,
+        "deliver_in_s": 1.0,
+    }
+    return RoundOffer(**fields | changes)
+
+
+limits = st.floats(min_value=1e-4, max_value=2)
+
+
+@given(
+    reward=st.floats(min_value=0, max_value=300),
+    total=st.floats(min_value=0, max_value=5),
+    privacy_value=st.floats(min_value=0.01, max_value=100),
+    rho_cap=st.none() | limits,
+    remaining=limits,
+    fixed_cost=st.floats(min_value=0, max_value=5),
+    min_utility=st.floats(min_value=-1, max_value=5),
+)
+def test_a_bid_is_the_best_response_within_every_limit_and_worth_its_cost(
+    reward: float,
+    total: float,
+    privacy_value: float,
+    rho_cap: float | None,
+    remaining: float,
+    fixed_cost: float,
+    min_utility: float,
+) -> None:
+    announced = offer(reward_micro=to_micro(reward), total=total)
+    owner = Owner(privacy_value=privacy_value, rho_cap=rho_cap, min_utility=min_utility)
+    decision = decide(offer=announced, spec=SPEC, owner=owner, remaining_rho=remaining, fixed_cost=fixed_cost)
+    cap = min(SPEC.bounds.rho_max, remaining, 9.0 if rho_cap is None else rho_cap)
+    weight = SPEC.game.privacy_weight
+    reward = announced.reward_micro / 1e6
+    best = best_response(reward=reward, total=total, privacy_value=privacy_value, privacy_weight=weight, cap=cap)
+    cost = training_cost(rho=best, privacy_value=privacy_value, privacy_weight=weight, fixed=fixed_cost)
+    utility = best / max(total, best) * reward - cost if best else 0.0
+    if isinstance(decision, Bid):
+        assert decision.rho == best <= cap
+        assert SPEC.bounds.rho_min <= decision.rho
+        assert decision.utility == utility >= min_utility
+        assert decision.payment <= reward
+    else:
+        assert decision.invited and (best < SPEC.bounds.rho_min or utility < min_utility)
+
+
+def test_the_reason_of_a_decline_is_the_right_one() -> None:
+    def reason(remaining_rho: float = 1.0, fixed_cost: float = 0.0, **owner: Any) -> str:
+        decision = decide(
+            offer=offer(), spec=SPEC, owner=Owner(**owner), remaining_rho=remaining_rho, fixed_cost=fixed_cost
+        )
+        assert isinstance(decision, NoBid) and decision.invited
+        return decision.reason
+
+    assert reason(remaining_rho=0.0) == "lifetime budget exhausted"
+    assert reason(privacy_value=50.0).startswith("priced out")
+    assert reason(rho_cap=SPEC.bounds.rho_min / 2).startswith("the best budget 0.00025 is below")
+    assert reason(fixed_cost=100.0).startswith("not worth it")
+    assert reason(min_utility=100.0).startswith("not worth it")
+
+
+@pytest.mark.parametrize("standing", [standing for standing in Standing if standing is not Standing.INVITED])
+def test_who_is_not_invited_has_nothing_to_decline(standing: Standing) -> None:
+    decision = decide(offer=offer(standing=standing), spec=SPEC, owner=Owner(), remaining_rho=1.0)
+    assert decision == NoBid(f"not invited: {standing}", invited=False)
+
+
+def test_without_a_game_a_client_joins_without_a_budget() -> None:
+    spec = preset("digits", {"game": {"policy": "none"}, "privacy": {"noise": False}})
+    assert decide(offer=offer(noise=False), spec=spec, owner=Owner(), remaining_rho=0.0) == Bid(rho=0.0)

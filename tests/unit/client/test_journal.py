@@ -1,0 +1,281 @@
+"""The journal: what it keeps, whom it lets in, and what it says when it cannot be used."""
+
+import math
+import os
+import resource
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qidpfl_client.errors import JournalError
+from qidpfl_client.journal import Entry, Journal, Membership
+from qidpfl_client.trust import SeenOffer
+from qidpfl_shared.core.privacy.account import DuplicateRelease, LifetimeExceeded, UnprovenRelease
+from qidpfl_shared.protocol.messages import SpendState
+
+MEMBERSHIP = Membership(task_id="t", server="http://x", enrolment_key="k", spec="{}", spec_digest="d")
+
+
+def entry(release: str = "round/1", *, task_id: str = "t", rho: float = 0.1, **fields: object) -> Entry:
+    values = {"mechanism": "gradient_once", "proven_rho": rho, "state": SpendState.RESERVED} | fields
+    return Entry(task_id=task_id, release=release, rho=rho, **values)  # type: ignore[arg-type]
+
+
+def reserve(journal: Journal, *entries: Entry) -> None:
+    for item in entries:
+        journal.reserve(item, account=journal.account())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "new folder" / "journal.sqlite"
+
+
+def test_everything_is_there_after_closing(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.bind("some records")
+        journal.save_membership(MEMBERSHIP)
+        seen = SeenOffer(round_number=1, model_version=0, model_digest="m", reward_micro=7, total=0.3)
+        journal.remember_offer("t", seen)
+        reserve(journal, entry("round/1"), entry("round/2", proven_rho=0.05))
+        journal.spend("t", "round/1", digest="abc", payload=b"bytes")
+    with Journal(path) as journal:
+        journal.bind("some records")
+        assert journal.memberships() == [MEMBERSHIP]
+        assert journal.latest_offer("t") == seen and journal.latest_offer("u") is None
+        assert [(item.release, item.state, item.digest) for item in journal.entries()] == [
+            ("round/1", SpendState.SPENT, "abc"),
+            ("round/2", SpendState.RESERVED, None),
+        ]
+        assert journal.payload("t", "round/1") == b"bytes"
+
+
+def test_a_commit_is_on_the_disk_before_the_call_returns(path: Path) -> None:
+    """Another process dies at once after the call, without any chance to clean up; and the file is synced in full."""
+    script = (
+        "import os, signal, sys; from pathlib import Path; from qidpfl_client.journal import *\n"
+        "journal = Journal(Path(sys.argv[1]))\n"
+        f"journal.save_membership({_source(MEMBERSHIP)})\n"
+        "assert journal._file.one('PRAGMA synchronous')[0] == 2\n"
+        "assert journal._file.one('PRAGMA journal_mode')[0] == 'wal'\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    with Journal(path) as journal:
+        assert journal.memberships() == [MEMBERSHIP]
+
+
+def _source(membership: Membership) -> str:
+    return f"Membership(**{vars(membership)!r})"
+
+
+def test_a_release_goes_from_reserved_to_spent_to_acknowledged_to_paid(path: Path) -> None:
+    with Journal(path) as journal:
+        reserve(journal, entry())
+        assert journal.account().spent_rho == 0.1
+        journal.spend("t", "round/1", digest="abc", payload=b"bytes")
+        journal.acknowledge("t", "round/1")
+        assert journal.payload("t", "round/1") is None
+        journal.pay("t", "round/1", 5, accepted=True)
+        kept = journal.entry("t", "round/1")
+        assert kept == entry(state=SpendState.SPENT, digest="abc", acknowledged=True, payment_micro=5)
+
+
+def test_what_is_freed_counts_no_more_and_may_be_reserved_again(path: Path) -> None:
+    with Journal(path) as journal:
+        reserve(journal, entry())
+        journal.free("t", "round/1")
+        assert journal.account().spent_rho == 0
+        reserve(journal, entry(rho=0.2))
+        assert journal.account().spent_rho == 0.2 and len(journal.entries()) == 1
+
+
+def test_what_was_refused_or_rejected_stays_spent(path: Path) -> None:
+    with Journal(path) as journal:
+        reserve(journal, entry("round/1"), entry("round/2"))
+        for release in ("round/1", "round/2"):
+            journal.spend("t", release, digest=release, payload=b"bytes")
+        journal.give_up("t", "round/1")
+        journal.pay("t", "round/2", 0, accepted=False)
+        assert {item.state for item in journal.entries()} == {SpendState.SPENT_UNPAID}
+        assert journal.account().spent_rho == 0.2
+        assert journal.payload("t", "round/1") is None
+
+
+def test_a_second_reservation_of_a_release_is_refused_and_changes_nothing(path: Path) -> None:
+    with Journal(path) as journal:
+        stale = journal.account()
+        reserve(journal, entry())
+        with pytest.raises(DuplicateRelease):
+            reserve(journal, entry(rho=0.01))
+        with pytest.raises(JournalError):
+            journal.reserve(entry(rho=0.01), account=stale)
+        assert journal.entries() == [entry()]
+
+
+def test_the_account_adds_up_all_tasks_under_one_limit(path: Path) -> None:
+    with Journal(path) as journal:
+        reserve(journal, entry(task_id="t", rho=0.1), entry(task_id="u", rho=0.2))
+        account = journal.account(lifetime_rho=0.35)
+        assert account.remaining_rho == pytest.approx(0.05)
+        with pytest.raises(LifetimeExceeded):
+            journal.reserve(entry("round/2", rho=0.1), account=account)
+        assert [item.task_id for item in journal.entries()] == ["t", "u"]
+        assert journal.entries("u") == [entry(task_id="u", rho=0.2)]
+
+
+def test_an_unprotected_release_is_infinite_and_needs_consent(path: Path) -> None:
+    with Journal(path) as journal:
+        with pytest.raises(UnprovenRelease):
+            journal.reserve(entry(proven_rho=math.inf), account=journal.account())
+        journal.reserve(entry(proven_rho=math.inf), account=journal.account(accept_unproven=True))
+        assert journal.entries()[0].proven_rho == math.inf == journal.account().spent_rho
+
+
+def test_a_profile_and_its_charge_are_written_together_or_not_at_all(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.save_membership(MEMBERSHIP)
+        profiled = Membership(**vars(MEMBERSHIP) | {"profile": "{}"})
+        with pytest.raises(LifetimeExceeded):
+            journal.introduce(profiled, entry("histogram"), account=journal.account(lifetime_rho=0.05))
+        assert journal.memberships() == [MEMBERSHIP] and journal.entries() == []
+        stale = journal.account()
+        journal.introduce(profiled, entry("histogram"), account=stale)
+        with pytest.raises(JournalError):
+            journal.introduce(MEMBERSHIP, entry("histogram"), account=stale)
+        assert journal.memberships() == [profiled] and len(journal.entries()) == 1
+
+
+@pytest.mark.parametrize("told", [0.01, 0.5])
+def test_a_release_that_the_coordinator_tells_of_never_lowers_the_charge(path: Path, told: float) -> None:
+    with Journal(path) as journal:
+        reserve(journal, entry(rho=0.1))
+        theirs = entry(rho=told, state=SpendState.SPENT, digest="theirs", acknowledged=True)
+        assert journal.record_foreign(theirs)
+        assert not journal.record_foreign(theirs)
+        assert [(item.rho, item.digest) for item in journal.entries()] == [(max(0.1, told), "theirs")]
+        assert journal.account().spent_rho == max(0.1, told)
+
+
+def test_other_bytes_of_a_round_count_besides_the_own_ones_which_are_not_sent_any_more(path: Path) -> None:
+    with Journal(path) as journal:
+        reserve(journal, entry(rho=0.1))
+        journal.spend("t", "round/1", digest="own", payload=b"bytes")
+        theirs = entry(rho=0.02, state=SpendState.SPENT, digest="theirs", acknowledged=True)
+        assert journal.record_foreign(theirs)
+        assert not journal.record_foreign(theirs)
+        assert [(item.digest, item.rho) for item in journal.entries()] == [("own", 0.1), ("theirs", 0.02)]
+        assert journal.payload("t", "round/1") is None
+        assert journal.account().spent_rho == pytest.approx(0.12)
+
+
+def test_a_release_that_is_not_there_cannot_change(path: Path) -> None:
+    with Journal(path) as journal, pytest.raises(JournalError, match="no entry round/9 of task t"):
+        journal.spend("t", "round/9", digest="", payload=b"")
+
+
+def test_another_data_set_is_refused_for_ever(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.save_membership(MEMBERSHIP)
+        journal.check_data_set("anything")
+        journal.bind("some records")
+        for _ in range(2):
+            with pytest.raises(JournalError, match="another data set"):
+                journal.bind("other records")
+        journal.bind("some records")
+
+
+def test_only_one_process_writes_and_others_may_read(path: Path) -> None:
+    script = "import sys; from pathlib import Path; from qidpfl_client.journal import *\n"
+    write = "Journal(Path(sys.argv[1]))"
+    read = "print(len(Journal(Path(sys.argv[1]), read_only=True).entries()))"
+    with Journal(path) as journal:
+        journal.save_membership(MEMBERSHIP)
+        reserve(journal, entry())
+        refused = subprocess.run([sys.executable, "-c", script + write, str(path)], capture_output=True, text=True)
+        assert refused.returncode != 0 and f"{path} is in use by another process" in refused.stderr
+        reader = subprocess.run([sys.executable, "-c", script + read, str(path)], capture_output=True, text=True)
+        assert (reader.returncode, reader.stdout) == (0, "1\n"), reader.stderr
+        with Journal(path, read_only=True) as beside:
+            reserve(journal, entry("round/2"))
+            assert len(beside.entries()) == 2
+            with pytest.raises(JournalError, match="readonly"):
+                beside.free("t", "round/1")
+    with Journal(path) as journal:
+        assert len(journal.entries()) == 2
+
+
+def test_a_journal_is_readable_by_its_owner_only(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.save_membership(MEMBERSHIP)
+        for file in (path, path.with_name(f"{path.name}-wal")):
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_journal_that_was_made_for_nothing_is_removed(path: Path) -> None:
+    with Journal(path):
+        pass
+    assert list(path.parent.iterdir()) == []
+    with Journal(path) as journal:
+        journal.save_membership(MEMBERSHIP)
+    with Journal(path) as journal:
+        journal.forget_membership("t")
+    assert path.exists()
+
+
+def test_a_token_is_not_shown() -> None:
+    assert "secret-token" not in repr(Membership(**vars(MEMBERSHIP) | {"token": "secret-token"}))
+
+
+def test_what_is_no_journal_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    damaged, foreign, future = tmp_path / "damaged", tmp_path / "foreign", tmp_path / "future"
+    damaged.write_bytes(b"no database at all, but long enough to be looked at " * 100)
+    with sqlite3.connect(foreign) as database:
+        database.execute("CREATE TABLE cats (name TEXT)")
+    with Journal(future) as journal:
+        journal.save_membership(MEMBERSHIP)
+    with sqlite3.connect(future) as database:
+        database.execute("PRAGMA user_version = 2")
+    before = damaged.read_bytes()
+    for path in (damaged, foreign, future):
+        for read_only in (False, True):
+            with pytest.raises(JournalError) as caught:
+                Journal(path, read_only=read_only)
+            assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert damaged.read_bytes() == before
+    with sqlite3.connect(foreign) as database:
+        assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("cats",)]
+
+
+def test_a_journal_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "journal", tmp_path):
+        with pytest.raises(JournalError) as caught:
+            Journal(path)
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(JournalError):
+        Journal(tmp_path / "nowhere", read_only=True)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_full_disk_is_one_line_and_what_was_written_stays(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.save_membership(MEMBERSHIP)
+        reserve(journal, entry())
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(f"{path}-wal"), limits[1]))
+        try:
+            with pytest.raises(JournalError, match="cannot be used"):
+                journal.spend("t", "round/1", digest="abc", payload=bytes(1 << 20))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert journal.entries() == [entry()]
+    with Journal(path) as journal:
+        assert journal.entries() == [entry()]

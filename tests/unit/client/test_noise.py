@@ -1,0 +1,134 @@
+"""Noise is standard normal, fresh or a function of its seed, and never infinite.
+
+Tolerances: an estimate may be five and a half of its own standard deviations off, which honest noise exceeds less than
+once in ten million runs; the Kolmogorov-Smirnov test must not find a probability below 1e-7.
+"""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from qidpfl_client import noise
+from qidpfl_client.noise import PIECE, NoiseSource, Normals, SystemNoise, UnsafeSeededNoise
+
+DEVIATIONS = 5.5
+LEAST_PROBABILITY = 1e-7
+COUNT = 200_000
+FIRST_VALUES = [1.4238933509115936, -0.8401063304531051, 0.003385118243825521]
+
+
+def faults(values: Normals) -> list[str]:
+    """What tells these values from independent standard normal ones."""
+    allowed = DEVIATIONS / np.sqrt(values.size)
+    found = {
+        "mean": abs(values.mean()) > allowed,
+        "deviation": abs(values.std() - 1) > allowed / np.sqrt(2),
+        "shape": stats.kstest(values, "norm").pvalue < LEAST_PROBABILITY,
+        "neighbours": abs(np.mean(values[1:] * values[:-1])) > allowed,
+        "pieces": abs(np.mean(values[PIECE:] * values[:-PIECE])) > DEVIATIONS / np.sqrt(values.size - PIECE),
+        "signs": abs(np.mean(np.sign(values))) > allowed,
+    }
+    return [name for name, wrong in found.items() if wrong]
+
+
+@pytest.fixture(params=[SystemNoise(), UnsafeSeededNoise(1)], ids=["system", "seeded"])
+def source(request: pytest.FixtureRequest) -> NoiseSource:
+    chosen: NoiseSource = request.param
+    return chosen
+
+
+def test_values_are_independent_and_standard_normal(source: NoiseSource) -> None:
+    values = source.standard_normal(COUNT, release="round 1")
+    assert values.dtype == np.float64
+    assert faults(values) == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "fault"),
+    [
+        (lambda values: values * 1.02, "deviation"),
+        (lambda values: values + 0.02, "mean"),
+        (lambda values: np.sign(values), "shape"),
+        (lambda values: np.abs(values), "signs"),
+        (lambda values: np.repeat(values, 2), "neighbours"),
+        (lambda values: np.tile(values[:PIECE], 4), "pieces"),
+        (lambda values: np.zeros_like(values), "deviation"),
+    ],
+)
+def test_the_check_finds_noise_that_is_wrong(broken: object, fault: str) -> None:
+    assert callable(broken)
+    assert fault in faults(broken(SystemNoise().standard_normal(COUNT, release="round 1")))
+
+
+@pytest.mark.parametrize("count", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])
+def test_as_many_values_as_asked_for(source: NoiseSource, count: int) -> None:
+    values = source.standard_normal(count, release="round 1")
+    assert values.shape == (count,)
+    assert np.isfinite(values).all()
+    assert np.unique(values).size == count
+
+
+def test_system_noise_is_never_the_same_even_for_the_same_release() -> None:
+    first, second = (SystemNoise().standard_normal(1000, release="round 1") for _ in range(2))
+    assert not np.isin(first, second).any()
+
+
+def test_seeded_noise_is_a_function_of_seed_and_release() -> None:
+    first = UnsafeSeededNoise(7).standard_normal(2 * PIECE, release="round 1")
+    again = UnsafeSeededNoise(7).standard_normal(2 * PIECE, release="round 1")
+    fewer = UnsafeSeededNoise(7).standard_normal(PIECE + 3, release="round 1")
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(first[: PIECE + 3], fewer)
+    for other in (
+        UnsafeSeededNoise(8).standard_normal(2 * PIECE, release="round 1"),
+        UnsafeSeededNoise(7).standard_normal(2 * PIECE, release="round 2"),
+    ):
+        assert abs(np.mean(first * other)) < DEVIATIONS / np.sqrt(first.size)
+
+
+def test_seeded_noise_is_the_same_on_every_machine() -> None:
+    values = UnsafeSeededNoise(0).standard_normal(3, release="a")
+    np.testing.assert_allclose(values, FIRST_VALUES, rtol=1e-12)
+
+
+def test_seeded_noise_says_that_it_is_unsafe() -> None:
+    assert "Unsafe" in UnsafeSeededNoise.__name__
+    assert "unsafe" in repr(UnsafeSeededNoise(3))
+    assert "UNSAFE" in (UnsafeSeededNoise.__doc__ or "")
+
+
+@pytest.mark.parametrize(
+    ("word", "least", "most"),
+    [
+        (2**64 - 1, -1e-15, 0.0),  # the median, and a sign
+        (2**64 - 2, 0.0, 1e-15),
+        (0, 8.2, 8.6),  # the far tails
+        (1, -8.6, -8.2),
+    ],
+)
+def test_no_bits_give_an_infinite_value(word: int, least: float, most: float) -> None:
+    (value,) = noise._normals(word.to_bytes(8, "little"))
+    assert least <= value <= most
+
+
+def test_a_piece_is_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    real = os.urandom
+
+    def noted(length: int) -> bytes:
+        asked.append(length)
+        return real(length)
+
+    monkeypatch.setattr(os, "urandom", noted)
+    SystemNoise().standard_normal(5 * PIECE + 1, release="round 1")
+    assert asked == [8 * PIECE] * 5 + [8]
+
+
+def test_noise_needs_no_torch() -> None:
+    script = "import sys, qidpfl_client.noise; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

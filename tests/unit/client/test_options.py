@@ -1,0 +1,90 @@
+"""What the commands make of their options, and how they fail."""
+
+import random
+from pathlib import Path
+
+import pytest
+import typer
+
+from qidpfl_client import options
+from qidpfl_client.errors import ClientError, Misconfigured
+from qidpfl_client.noise import SystemNoise, UnsafeSeededNoise
+from qidpfl_client.owner import Owner
+from qidpfl_shared.protocol.messages import Declaration
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", 1.0), ("0.95", 0.95), ("1e-2", 0.01), ("2:2", 2.0)])
+def test_a_privacy_value_is_a_number(text: str, value: float) -> None:
+    assert options.privacy_value(text, random.Random(0)) == value
+
+
+def test_or_one_that_is_drawn() -> None:
+    source = random.Random(0)
+    drawn = [options.privacy_value("0.95:1.05", source) for _ in range(1000)]
+    assert 0.95 <= min(drawn) < 0.96 and 1.04 < max(drawn) <= 1.05
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1", "1:", ":1", "1:2:3", "nan", "inf", "0x1", "1 ", "1,5"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(Misconfigured):
+        options.privacy_value(text, random.Random(0))
+
+
+def test_a_code_comes_from_one_place(tmp_path: Path) -> None:
+    file = tmp_path / "code"
+    file.write_text("task.secret\n")
+    assert options.enrolment_code(None, file) == options.enrolment_code(" task.secret", None) == "task.secret"
+    for code, code_file in ((None, None), ("task.secret", file)):
+        with pytest.raises(Misconfigured):
+            options.enrolment_code(code, code_file)
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(Misconfigured, match="holds no enrolment code"):
+        options.enrolment_code(None, file)
+
+
+def test_noise_is_unsafe_only_where_it_is_asked_for_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert isinstance(options.noise_source(None), SystemNoise)
+    assert isinstance(options.noise_source(0), UnsafeSeededNoise)
+    options.warn_if_unsafe(None)
+    assert capsys.readouterr().err == ""
+    options.warn_if_unsafe(0)
+    assert "UNSAFE" in capsys.readouterr().err
+
+
+def test_every_failure_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    @options.one_line_errors
+    def client_error() -> None:
+        raise ClientError("two\n  lines")
+
+    @options.one_line_errors
+    def impossible() -> None:
+        Owner(privacy_value=-1.0)
+
+    @options.one_line_errors
+    def invalid() -> None:
+        Declaration(rho=-1.0)
+
+    @options.one_line_errors
+    def missing() -> None:
+        (tmp_path / "nowhere").read_text()
+
+    for fails, said in (
+        (client_error, "two lines"),
+        (impossible, "privacy_value = -1.0"),
+        (invalid, "rho: Input should be greater"),
+        (missing, f"{tmp_path / 'nowhere'} No such file"),
+    ):
+        with pytest.raises(typer.Exit) as caught:
+            fails()
+        assert caught.value.exit_code == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("qidpfl-client: ") and said in line
+
+
+def test_a_mistake_in_the_program_is_not_hidden() -> None:
+    @options.one_line_errors
+    def broken() -> None:
+        raise AssertionError("a bug")
+
+    with pytest.raises(AssertionError):
+        broken()
