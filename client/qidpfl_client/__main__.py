@@ -196,9 +196,8 @@ def ledger_command(
     table = Table("task", "release", "mechanism", "state", "rho declared", "rho proven", "paid", box=None)
     for row in lines(ledger):
         table.add_row(*row)
-    console = Console()
-    # A pipe has no width: rows are not cut there.
-    console.print(table, width=None if console.is_terminal else 10_000)
+    # A pipe has no width: rows are not broken there.
+    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
     print(f"\nearned {from_micro(ledger.earned_micro):.6f}; {ledger.statement}")
     if math.isfinite(ledger.remaining_rho):
         print(f"left: rho {ledger.remaining_rho:.4g} of {ledger.lifetime_rho:.4g}")

@@ -1,0 +1,51 @@
+"""Clients that break a rule on purpose: what the fault tests must notice."""
+
+from qidpfl_client.joining import Applicant
+from qidpfl_client.journal import Entry, Journal
+from qidpfl_client.participant import Participant
+from qidpfl_shared.protocol.messages import RoundOffer, SpendState
+
+
+def noise_again_instead_of_sending_again() -> None:
+    """Make a new update where one may have been sent already."""
+    answer = Participant._answer
+
+    def anew(self: Participant, offer: RoundOffer) -> None:
+        entry = self._journal.entry(self._api.task_id, f"round/{offer.round_number}")
+        if entry is not None and entry.state is SpendState.SPENT and not entry.acknowledged:
+            self._deliver(offer, entry)
+        else:
+            answer(self, offer)
+
+    Participant._answer = anew  # type: ignore[method-assign]
+
+
+def write_down_after_sending() -> None:
+    """Send first; the journal hears of it when the answer has come."""
+    unwritten: dict[str, tuple[str, bytes]] = {}
+    spend, payload, entry, acknowledge = Journal.spend, Journal.payload, Journal.entry, Journal.acknowledge
+
+    def later(self: Journal, task_id: str, release: str, *, digest: str, payload: bytes) -> None:
+        unwritten[release] = digest, payload
+
+    def remembered(self: Journal, task_id: str, release: str) -> bytes | None:
+        return unwritten[release][1] if release in unwritten else payload(self, task_id, release)
+
+    def as_if_written(self: Journal, task_id: str, release: str) -> Entry | None:
+        found = entry(self, task_id, release)
+        if found is not None and release in unwritten:
+            return Entry(**vars(found) | {"state": SpendState.SPENT, "digest": unwritten[release][0]})
+        return found
+
+    def at_last(self: Journal, task_id: str, release: str) -> None:
+        digest, data = unwritten.pop(release)
+        spend(self, task_id, release, digest=digest, payload=data)
+        acknowledge(self, task_id, release)
+
+    Journal.spend, Journal.payload = later, remembered  # type: ignore[method-assign]
+    Journal.entry, Journal.acknowledge = as_if_written, at_last  # type: ignore[method-assign]
+
+
+def read_no_ledger_of_the_coordinator() -> None:
+    """Trust an older copy of the journal."""
+    Applicant._reconcile = lambda *_: None  # type: ignore[method-assign]

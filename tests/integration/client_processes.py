@@ -1,0 +1,80 @@
+"""Clients that start fast: forked from a process that has already imported everything, then on their own."""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import forked
+from synthetic import applicant
+
+from qidpfl_client.api import connect
+from qidpfl_client.endurance import take_part
+from qidpfl_client.journal import Journal
+from qidpfl_client.owner import Owner
+
+_PATIENCE_S = 120.0
+_forks = multiprocessing.get_context("forkserver")
+# One fork server serves coordinators and clients: whoever names its imports last names all of them.
+_forks.set_forkserver_preload([forked.__name__, "qidpfl_server.__main__", "sklearn.datasets", "psycopg", __name__])
+
+
+@dataclass
+class ForkedClient:
+    """A client on synthetic records in a process of its own; `sabotage` breaks it on purpose."""
+
+    server: str
+    code: str
+    journal: Path
+    owner: Owner = field(default_factory=Owner)
+    failpoint: str = ""
+    sabotage: Callable[[], None] | None = None
+    child: BaseProcess | None = None
+
+    def start(self) -> "ForkedClient":
+        log = self.journal.with_suffix(".log")
+        arguments = (self.server, self.code, self.journal, self.owner, self.failpoint, log, self.sabotage)
+        self.child = _forks.Process(target=_take_part, args=arguments, daemon=True)
+        self.child.start()
+        return self
+
+    def kill(self) -> None:
+        assert self.child is not None
+        self.child.kill()
+
+    def ended_with(self) -> int | None:
+        """Wait for the end; its exit code, or the negative signal."""
+        assert self.child is not None
+        self.child.join(_PATIENCE_S)
+        return self.child.exitcode
+
+    @property
+    def said(self) -> str:
+        return self.journal.with_suffix(".log").read_text()
+
+
+def _take_part(
+    server: str,
+    code: str,
+    path: Path,
+    owner: Owner,
+    failpoint: str,
+    log: Path,
+    sabotage: Callable[[], None] | None,
+) -> None:
+    os.environ["QIDPFL_FAILPOINT"] = failpoint
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, sys.stderr.fileno())
+    if sabotage is not None:
+        sabotage()
+
+    def report(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    options: dict[str, Any] = {"owner": owner, "report": report}
+    with connect(server) as http, Journal(path) as journal:
+        take_part(applicant(http, code, journal, **options), patience_s=60, first_contact_s=10)

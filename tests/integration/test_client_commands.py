@@ -1,0 +1,205 @@
+"""The client's commands: each mistake is one line, exit code 1, and nothing half-done on either side."""
+
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked import ForkedCoordinator
+from typer.testing import CliRunner, Result
+
+from qidpfl_client.__main__ import app
+from qidpfl_client.journal import Journal, Membership
+
+FOREVER = {"rounds": {"enrolment_window_s": 3600.0, "quiet_s": 3600.0}}
+TASKS: dict[str, dict[str, Any]] = {
+    "digits": {},
+    "mnist": {"preset": "mnist"},
+    "unknown": {"workload": {"dataset": "cats-and-dogs"}},
+    "noiseless": {"game": {"policy": "none"}, "privacy": {"noise": False}},
+    "heuristic": {
+        "privacy": {"mechanism": {"name": "paper_literal", "clip_norm": 1.0, "learning_rate": 0.1, "batch_size": 16}},
+        "aggregation": {"learning_rate": 1.0, "momentum": 0.0},
+    },
+}
+OTHERS = Membership(task_id="other", server="http://x", enrolment_key="k", spec="{}", spec_digest="d")
+
+
+@pytest.fixture(scope="module")
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCoordinator]:
+    with ForkedCoordinator(tmp_path_factory.mktemp("coordinator")) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def codes(coordinator: ForkedCoordinator) -> dict[str, str]:
+    return {name: coordinator.create_task(name, **FOREVER | changes)[1] for name, changes in TASKS.items()}
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+@pytest.fixture
+def run(coordinator: ForkedCoordinator, codes: dict[str, str], journal: Path) -> Run:
+    def ran(*arguments: object, task: str = "digits", **options: str) -> Result:
+        """The command with everything right except what is given."""
+        given = {"server": coordinator.url, "code": codes[task], "journal": str(journal), "first-contact": "0.2"}
+        named = [text for name, value in (given | options).items() if value for text in (f"--{name}", value)]
+        return CliRunner().invoke(app, ["run", *named, *map(str, arguments)])
+
+    return ran
+
+
+def failed_with(result: Result) -> str:
+    """The one line of a command that failed."""
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit), result.exception
+    (line,) = [line for line in result.stderr.splitlines() if "trying again" not in line]
+    assert line.startswith("qidpfl-client: ") and "Traceback" not in line
+    return line
+
+
+@pytest.fixture(autouse=True)
+def nothing_half_done(coordinator: ForkedCoordinator, journal: Path) -> Iterator[None]:
+    yield
+    with coordinator.admin as http:
+        tasks = http.get("/v1/tasks").raise_for_status().json()
+    assert {task["name"]: task["clients"] for task in tasks} == dict.fromkeys(TASKS, 0)
+    if journal.exists():
+        with Journal(journal, read_only=True) as opened:
+            assert opened.membership("other") == OTHERS, "a journal is left where there was none"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"code": "no code at all"}, "an enrolment code looks like task.secret"),
+        ({"code": ""}, "one of --code and --code-file is needed"),
+        ({"code-file": "nowhere.txt", "code": ""}, "nowhere.txt No such file or directory"),
+        ({"code-file": "nowhere.txt"}, "one of --code and --code-file is needed"),
+        ({"server": "http://127.0.0.1:9"}, "http://127.0.0.1:9 does not answer"),
+        ({"server": "http://coordinator.example:8000"}, "plain http to coordinator.example"),
+        ({"server": "ftp://coordinator.example"}, "must be like https://host:port"),
+        ({"workload": "no_such_module:Workload"}, "no_such_module"),
+        ({"workload": "json:NoSuchClass"}, "NoSuchClass"),
+        ({"device": "abacus"}, "device 'abacus': must be auto"),
+        ({"device": "cuda:99"}, "device cuda"),
+        ({"privacy-value": "much"}, "--privacy-value 'much' is neither a number nor LOW:HIGH"),
+        ({"privacy-value": "0"}, "privacy_value = 0.0: must be greater than 0"),
+        ({"privacy-value": "1e999"}, "must be finite"),
+        ({"privacy-value": "1000"}, "the privacy value 1000 is not one from 0.01 to 100"),
+        ({"rho-cap": "0"}, "rho_cap = 0.0"),
+        ({"rho-cap": "nan"}, "rho_cap = nan"),
+        ({"lifetime-rho": "-1"}, "lifetime_rho = -1.0"),
+        ({"lifetime-rho": "0.01"}, "rho 0.01 is left, and the histogram takes 0.1"),
+        ({"histogram-rho": "inf"}, "histogram_rho = inf"),
+        ({"histogram-rho": "100"}, "the histogram takes 100"),
+        ({"min-utility": "nan"}, "min_utility = nan"),
+        ({"cost-per-record": "-1"}, "per_record = -1.0"),
+        ({"patience": "nan"}, "patience = nan"),
+        ({"first-contact": "-1"}, "first contact = -1.0"),
+        ({"task": "mnist", "data-dir": "/no/such/folder"}, "/no/such/folder"),
+        ({"task": "unknown"}, "cats-and-dogs"),
+        ({"task": "noiseless"}, "without noise: its releases are unprotected (--accept-unproven takes part)"),
+        ({"task": "heuristic"}, "heuristic noise, no privacy guarantee (--accept-unproven takes part anyway)"),
+    ],
+)
+def test_a_mistake_is_one_line(run: Run, options: dict[str, str], said: str) -> None:
+    assert said in failed_with(run(**options))
+
+
+def test_a_wrong_secret_is_one_line_that_does_not_show_it(run: Run, codes: dict[str, str]) -> None:
+    task_id, _, _ = codes["digits"].partition(".")
+    line = failed_with(run(code=f"{task_id}.a-wrong-secret-of-somebody"))
+    assert "missing, wrong or revoked" in line and "a-wrong-secret" not in line
+
+
+def test_a_code_file_that_is_none_is_one_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    assert "holds no enrolment code" in failed_with(run(**{"code": "", "code-file": str(tmp_path / "binary")}))
+    assert "Is a directory" in failed_with(run(**{"code": "", "code-file": str(tmp_path)}))
+
+
+def test_an_exact_histogram_needs_consent(run: Run) -> None:
+    assert "--accept-unproven" in failed_with(run("--exact-histogram"))
+
+
+def test_an_ordinal_beyond_the_testbed_is_one_line(run: Run) -> None:
+    assert "no shard 99" in failed_with(run(ordinal="99"))
+
+
+def test_a_journal_in_use_is_one_line(run: Run, journal: Path) -> None:
+    with Journal(journal) as held:
+        held.save_membership(OTHERS)
+        assert failed_with(run()).endswith(f"{journal} is in use by another process")
+
+
+def test_a_journal_of_another_data_set_is_one_line(run: Run, journal: Path) -> None:
+    with Journal(journal) as other:
+        other.save_membership(OTHERS)
+        other.bind("other records")
+    assert "is the journal of another data set" in failed_with(run(ordinal="0"))
+    with Journal(journal, read_only=True) as kept:
+        assert [membership.task_id for membership in kept.memberships()] == ["other"]
+
+
+def test_a_damaged_journal_is_one_line_and_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.sqlite"
+    damaged.write_bytes(b"what was a journal once " * 1000)
+    before = damaged.read_bytes()
+    assert f"the journal {damaged} cannot be used" in failed_with(run(journal=str(damaged)))
+    assert "cannot be used" in failed_with(CliRunner().invoke(app, ["ledger", "--journal", str(damaged)]))
+    assert damaged.read_bytes() == before
+
+
+@pytest.mark.parametrize("room", [0, 40_000])
+def test_a_journal_on_a_full_disk_is_one_line(run: Run, room: int) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        result = run()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "cannot be used" in failed_with(result)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--delay", "inf"), "delay = inf"),
+        (("--free-riders", "0.6", "--replayers", "0.6"), "add up to at most 1"),
+        (("--privacy-value", "2:much"), "neither a number nor LOW:HIGH"),
+        (("--device", "abacus"), "device 'abacus'"),
+        (("--patience", "-1"), "patience = -1.0"),
+    ],
+)
+def test_a_mistake_with_a_fleet_is_one_line(
+    coordinator: ForkedCoordinator, codes: dict[str, str], tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    where = ["--server", coordinator.url, "--code", codes["digits"], "--journals", str(tmp_path / "fleet")]
+    assert said in failed_with(CliRunner().invoke(app, ["fleet", "--clients", "3", *where, *options]))
+    assert not (tmp_path / "fleet").exists() or list((tmp_path / "fleet").iterdir()) == []
+
+
+def test_a_ledger_that_is_not_there_is_one_line_and_is_not_made(journal: Path) -> None:
+    assert "unable to open" in failed_with(CliRunner().invoke(app, ["ledger", "--journal", str(journal)]))
+    assert not journal.exists()
+
+
+def test_help_is_shown_without_loading_torch() -> None:
+    script = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom qidpfl_client.__main__ import app\n"
+        "for command in ([], ['run'], ['fleet'], ['ledger']):\n"
+        "    shown = CliRunner().invoke(app, [*command, '--help'])\n"
+        "    assert shown.exit_code == 0 and 'Usage' in shown.stdout, shown\n"
+        "assert not {'torch', 'sklearn', 'scipy.stats'} & set(sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr

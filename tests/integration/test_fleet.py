@@ -1,0 +1,203 @@
+"""Many participants in one process: all mechanisms, misbehaviour of every kind, and a kill in the middle."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from forked import ForkedCoordinator
+from typer.testing import CliRunner
+
+from qidpfl_client.__main__ import app
+from qidpfl_client.api import AdminApi, TaskApi, connect
+from qidpfl_client.behaviours import Behaviour, assign
+from qidpfl_client.journal import Journal
+from qidpfl_client.ledger import read_ledger
+from qidpfl_shared.core.noise_audit import NoiseVerdict
+from qidpfl_shared.protocol.messages import RoundResult, SpendState, TaskState
+
+UNHURRIED = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
+LOCAL = {"learning_rate": 0.1, "epochs": 1, "batch_size": 16}
+STEP_ONE = {"learning_rate": 1.0, "momentum": 0.0}
+MEMBERS = 24
+WORKERS = 3
+
+
+@pytest.fixture(scope="module")
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCoordinator]:
+    with ForkedCoordinator(tmp_path_factory.mktemp("coordinator")) as live:
+        yield live
+
+
+def journals_of(folder: Path) -> list[Path]:
+    return sorted(folder.glob("client-*.sqlite"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "label", "proven"),
+    [
+        ({}, "gradient_once", True),
+        ({"name": "noisy_epochs", "clip_norm": 1.0, **LOCAL}, "noisy_epochs", True),
+        ({"name": "update_clip", "clip_norm": 0.5, **LOCAL}, "update_clip", True),
+        ({"name": "bolt_on", "feature_norm": 1.0, **LOCAL}, "bolt_on", True),
+        (
+            {"name": "paper_literal", "clip_norm": 0.5, **LOCAL},
+            "paper_literal, heuristic: no privacy guarantee",
+            False,
+        ),
+        (None, "gradient_once, noise off, unprotected", False),
+    ],
+    ids=["gradient_once", "noisy_epochs", "update_clip", "bolt_on", "paper_literal", "without noise"],
+)
+def test_every_mechanism_is_played_to_the_end_and_stands_in_the_ledger_as_what_it_is(
+    coordinator: ForkedCoordinator, tmp_path: Path, overrides: dict[str, Any] | None, label: str, proven: bool
+) -> None:
+    changes: dict[str, Any] = {"game": {"horizon": 2}, "selection": {"rule": "all"}}
+    if overrides is None:
+        changes |= {"game": {"horizon": 2, "policy": "none"}, "privacy": {"noise": False}}
+    elif overrides:
+        changes |= {"privacy": {"mechanism": overrides}, "aggregation": STEP_ONE}
+    rounds = UNHURRIED | {"expected_clients": 3, "min_clients": 3, "min_updates": 3}
+    _, code = coordinator.create_task(f"task-{tmp_path.name}", rounds=rounds, **changes)
+    where = ["--server", coordinator.url, "--code", code, "--journals", str(tmp_path), "--workers", "2"]
+    consent = [] if proven else ["--accept-unproven"]
+    result = CliRunner().invoke(app, ["fleet", "--clients", "3", *where, *consent])
+    assert result.exit_code == 0, result.stderr
+    for journal in journals_of(tmp_path):
+        shown = CliRunner().invoke(app, ["ledger", "--json", "--journal", str(journal)])
+        body = json.loads(shown.stdout)
+        table = CliRunner().invoke(app, ["ledger", "--journal", str(journal)]).stdout
+        assert table.count(label) == 2 and body["statement"] in table
+        releases = [entry for entry in body["entries"] if entry["release"] != "histogram"]
+        assert [(entry["release"], entry["state"]) for entry in releases] == [
+            ("round/1", "spent"),
+            ("round/2", "spent"),
+        ]
+        assert {entry["mechanism"] for entry in releases} == {label}
+        if proven:
+            assert body["spent_rho"] == pytest.approx(0.1 + sum(entry["rho"] for entry in releases))
+            assert all(entry["proven_rho"] == pytest.approx(entry["rho"]) for entry in releases)
+        elif overrides is None:
+            assert body["spent_rho"] is None and "no privacy guarantee" in body["statement"]
+        else:
+            assert all(entry["proven_rho"] > 2 * entry["rho"] for entry in releases)
+    assert "0 violated" in coordinator.audit()
+    assert len(journals_of(tmp_path)) == 3
+
+
+SHARES = {
+    Behaviour.FREE_RIDER: 0.1,
+    Behaviour.OVER_NOISER: 0.2,
+    Behaviour.MISREPORTER: 0.1,
+    Behaviour.REPLAYER: 0.15,
+}
+
+
+class RealFleet:
+    """`qidpfl-client fleet` with some of everything."""
+
+    def __init__(self, server: str, code: str, journals: Path) -> None:
+        self.log = journals / "said.log"
+        shares = [text for kind, share in SHARES.items() for text in (f"--{kind.replace('_', '-')}s", str(share))]
+        command = [sys.executable, "-m", "qidpfl_client", "fleet", "--server", server, "--code", code]
+        command += ["--clients", str(MEMBERS), "--workers", str(WORKERS), "--journals", str(journals), *shares]
+        command += ["--dropout", "0.1", "--delay", "0.2", "--privacy-value", "0.95:1.05", "--seed", "1"]
+        journals.mkdir(exist_ok=True)
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(command, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        self.threads = 0
+
+    def wait_for(self, said: str, times: int = 1) -> None:
+        deadline = time.monotonic() + 120
+        while self.log.read_text().count(said) < times:
+            assert time.monotonic() < deadline and self.process.poll() is None, self.log.read_text()
+            self.threads = max(self.threads, len(os.listdir(f"/proc/{self.process.pid}/task")))
+            time.sleep(0.02)
+
+
+def test_a_fleet_of_all_kinds_goes_on_after_a_stop_and_a_kill_and_its_cheats_are_found_out(
+    coordinator: ForkedCoordinator, tmp_path: Path
+) -> None:
+    rounds = {"declare_s": 2.0, "deliver_s": 2.0, "quiet_s": 600.0, "enrolment_window_s": 600.0, "max_attempts": 20}
+    partition = {"clients": MEMBERS, "two_class_ordinals": [2, 5]}
+    task_id, code = coordinator.create_task(
+        "fleet",
+        game={"horizon": 4, "min_share": 0.0},
+        rounds=rounds | {"expected_clients": MEMBERS},
+        workload={"partition": partition},
+        privacy={"audit": "reject"},
+    )
+    stopped = RealFleet(coordinator.url, code, tmp_path)
+    stopped.wait_for("takes part", times=2 * WORKERS)
+    stopped.process.send_signal(signal.SIGTERM)
+    assert stopped.process.wait(60) == 0
+    *_, last = stopped.log.read_text().splitlines()
+    assert last.startswith("qidpfl-client: stopped;") and "Traceback" not in stopped.log.read_text()
+    killed = RealFleet(coordinator.url, code, tmp_path)
+    killed.wait_for("round 1: delivered", times=5)
+    killed.process.kill()
+    assert killed.process.wait() == -signal.SIGKILL
+    resumed = RealFleet(coordinator.url, code, tmp_path)
+    resumed.wait_for(f"{MEMBERS} of {MEMBERS} members ended well")
+    assert resumed.process.wait(60) == 0
+    # The members that work, the watcher, the main thread, and what the libraries start once.
+    assert max(killed.threads, resumed.threads) <= WORKERS + 8
+    assert len(journals_of(tmp_path)) == MEMBERS
+    assert "Traceback" not in resumed.log.read_text()
+    assert "0 violated" in coordinator.audit()
+    check_results(coordinator, task_id)
+    check_journals(coordinator, task_id, tmp_path)
+    assert re.search(
+        r"\(replayer\) round \d: the update was not taken: These bytes were already", resumed.log.read_text()
+    )
+
+
+def check_results(coordinator: ForkedCoordinator, task_id: str) -> None:
+    """Who adds too much noise is rejected, who replays is never taken a second time, and nobody else is accused."""
+    roles = assign(clients=MEMBERS, shares=SHARES, seed=1)
+    results = [
+        (roles[client.ordinal], client) for held in rounds_of(coordinator, task_id) for client in held.clients or ()
+    ]
+    delivered = [(role, client) for role, client in results if client.delivered]
+    for role, client in delivered:
+        accused = client.verdict is NoiseVerdict.TOO_MUCH_NOISE
+        assert accused == (role is Behaviour.OVER_NOISER), (role, client)
+        assert client.accepted is not accused and (client.payment_micro > 0) is not accused
+    assert {role for role, _ in delivered} == set(Behaviour)
+    # A replayer remembers its bytes as long as its process lives: the killed one and the resumed one worked once each.
+    replayers = Counter(client.ordinal for role, client in delivered if role is Behaviour.REPLAYER)
+    assert max(replayers.values()) <= 2
+
+
+def rounds_of(coordinator: ForkedCoordinator, task_id: str) -> list[RoundResult]:
+    token = (coordinator.state_dir / "admin.token").read_text().strip()
+    with connect(coordinator.url) as http:
+        admin = AdminApi(http, token=token)
+        assert admin.task(task_id).state is TaskState.FINISHED
+        return list(admin.rounds(task_id))
+
+
+def check_journals(coordinator: ForkedCoordinator, task_id: str, folder: Path) -> None:
+    """Every member has charged at least what the coordinator has seen, and knows what it was paid."""
+    with httpx.Client(base_url=coordinator.url, timeout=60) as http:
+        for path in journals_of(folder):
+            with Journal(path, read_only=True) as journal:
+                (membership,) = journal.memberships()
+                own, ledger = {entry.release: entry for entry in journal.entries()}, read_ledger(journal)
+            theirs = TaskApi(http, task_id=task_id, token=membership.token).ledger()
+            assert ledger.earned_micro == theirs.earned_micro and math.isfinite(ledger.spent_rho)
+            for seen in theirs.entries:
+                if seen.state in (SpendState.SPENT, SpendState.SPENT_UNPAID):
+                    assert own[seen.release].digest == seen.digest and own[seen.release].rho >= seen.rho
+                    assert own[seen.release].state is seen.state
+            assert SpendState.RESERVED not in {entry.state for entry in own.values()}
