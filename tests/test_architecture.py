@@ -72,7 +72,13 @@ ALLOWED: dict[str, set[str]] = {
     "qidpfl_client.interface": {"httpx", "qidpfl_client", "qidpfl_shared.protocol"},
     "qidpfl_client.joining": {
         *("qidpfl_client.api", "qidpfl_client.errors", "qidpfl_client.journal", "qidpfl_client.learning"),
-        *("qidpfl_client.noise", "qidpfl_client.owner", "qidpfl_client.profile", "qidpfl_client.releases"),
+        *(
+            "qidpfl_client.models",
+            "qidpfl_client.noise",
+            "qidpfl_client.owner",
+            "qidpfl_client.profile",
+            "qidpfl_client.releases",
+        ),
         *("qidpfl_client.trust",),
         *("qidpfl_shared.core", "qidpfl_shared.failpoints", "qidpfl_shared.protocol"),
     },
@@ -87,6 +93,7 @@ ALLOWED: dict[str, set[str]] = {
         *("qidpfl_client.noise", "qidpfl_client.training"),
         *("numpy", "torch", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
     },
+    "qidpfl_client.models": {"qidpfl_client.api", "qidpfl_shared.protocol"},
     "qidpfl_client.noise": {"numpy", "scipy"},
     "qidpfl_client.options": {
         *("qidpfl_client.errors", "qidpfl_client.noise"),

@@ -19,6 +19,7 @@ from .fleet import Member
 from .joining import Applicant
 from .journal import Journal
 from .learning import DataSource, OpenData
+from .models import Models
 from .owner import Owner
 
 Report = Callable[[str], None]
@@ -49,32 +50,31 @@ class FleetPlan:
     def members(self, http: httpx.Client, open_data: OpenData, report: Report) -> Iterator[list[Member]]:
         """All members, with their journals open."""
         behaviours = assign(clients=self.clients, shares=self.shares, seed=self.seed)
-        once = _shared(open_data)
+        common = _Common(http=http, open_data=_opened_once(open_data), models=Models(), report=report)
         with ExitStack() as opened:
             journals = [opened.enter_context(Journal(self._path(ordinal))) for ordinal in range(self.clients)]
             yield [
-                self._member(ordinal, behaviour, journal, http, once, report)
+                self._member(ordinal, behaviour, journal, common)
                 for ordinal, (behaviour, journal) in enumerate(zip(behaviours, journals, strict=True))
             ]
 
-    def _member(
-        self, ordinal: int, behaviour: Behaviour, journal: Journal, http: httpx.Client, data: OpenData, report: Report
-    ) -> Member:
+    def _member(self, ordinal: int, behaviour: Behaviour, journal: Journal, common: "_Common") -> Member:
         def say(line: str) -> None:
-            report(f"{ordinal:>4} {'' if behaviour is Behaviour.HONEST else f'({behaviour}) '}{line}")
+            common.report(f"{ordinal:>4} {'' if behaviour is Behaviour.HONEST else f'({behaviour}) '}{line}")
 
         source = random.SystemRandom() if self.unsafe_seed is None else random.Random(f"{self.unsafe_seed}/{ordinal}")
         owner = replace(self.owner, privacy_value=options.privacy_value(self.privacy_value, source))
         noise_seed = None if self.unsafe_seed is None else source.getrandbits(63)
         applicant = Applicant(
-            api=self.api(http),
+            api=self.api(common.http),
             journal=journal,
             owner=behaving_owner(owner, behaviour),
             code=self.code,
-            open_data=behaving_data(data, behaviour),
+            open_data=behaving_data(common.open_data, behaviour),
             noise=options.noise_source(noise_seed),
             report=say,
             ordinal=ordinal,
+            models=common.models,
         )
         outage = Outage(patience_s=self.patience_s, first_contact_s=self.first_contact_s, report=say)
         conduct = Unreliable(dropout=self.dropout, delay_up_to_s=self.delay_up_to_s, seed=self.seed, ordinal=ordinal)
@@ -84,7 +84,17 @@ class FleetPlan:
         return self.journals / f"client-{ordinal:05d}.sqlite"
 
 
-def _shared(open_data: OpenData) -> OpenData:
+@dataclass(frozen=True, kw_only=True)
+class _Common:
+    """What all members share."""
+
+    http: httpx.Client
+    open_data: OpenData
+    models: Models
+    report: Report
+
+
+def _opened_once(open_data: OpenData) -> OpenData:
     """Opens the data of a task once for all members."""
     opened: dict[str, DataSource] = {}
     lock = threading.Lock()

@@ -7,7 +7,7 @@ a client that cannot take part leaves nothing behind.
 import math
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.failpoints import failpoint
@@ -18,6 +18,7 @@ from .api import TaskApi
 from .errors import JournalError, UntrustedCoordinator
 from .journal import Entry, Journal, Membership
 from .learning import DataSource, Learner, OpenData
+from .models import Models
 from .noise import NoiseSource
 from .owner import Owner
 from .profile import check_presentable, make_profile
@@ -50,6 +51,7 @@ class Applicant:
     noise: NoiseSource
     report: Report
     ordinal: int | None = None
+    models: Models = field(default_factory=Models)
 
     def take_seat(self) -> Seat:
         """Join the task. May be repeated after any failure."""

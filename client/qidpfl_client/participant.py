@@ -172,7 +172,9 @@ class Participant:
             raise Later(left)
 
     def _train(self, offer: RoundOffer, entry: Entry) -> bytes:
-        model = self._api.model(offer.model_version, digest=offer.model_digest, dimension=self._spec.dimension)
+        model = self._applicant.models.get(
+            self._api, offer.model_version, digest=offer.model_digest, dimension=self._spec.dimension
+        )
         started = time.perf_counter()
         vector = self._learner.release(
             privacy=self._spec.privacy,
@@ -190,7 +192,7 @@ class Participant:
         offer = None if news is None else news.round
         return offer is not None and offer.round_number == round_number and offer.deliver_in_s > 0
 
-    def _send(self, round_number: int) -> None:
+    def _send(self, round_number: int, *, last_chance: bool = False) -> None:
         """Send the journaled bytes, for the first time or again."""
         release = release_of(round_number)
         payload = self._journal.payload(self._api.task_id, release)
@@ -199,8 +201,10 @@ class Participant:
         try:
             receipt = self._api.upload(round_number, payload)
         except (RoundClosed, Conflict, Refused) as error:
-            self._journal.give_up(self._api.task_id, release)
             self._report(f"round {round_number}: the update was not taken: {error}")
+            # A round that is opened again takes the same bytes: they are kept until it is over.
+            if last_chance or not isinstance(error, RoundClosed):
+                self._journal.give_up(self._api.task_id, release)
             return
         failpoint("client.sent")
         if receipt.digest != entry.digest:
@@ -220,7 +224,7 @@ class Participant:
                 self._journal.free(self._api.task_id, entry.release)
             elif entry.state is SpendState.SPENT and not entry.acknowledged:
                 # The answer was lost: the coordinator knows whether the bytes arrived.
-                self._send(number)
+                self._send(number, last_chance=True)
                 self._read_payment(number)
             elif entry.state is SpendState.SPENT and entry.payment_micro is None:
                 self._read_payment(number)
