@@ -57,6 +57,16 @@ def serve_command(
         Path | None,
         typer.Option(help="data sets to evaluate with  [env: QIDPFL_DATA_DIR; default: ~/.cache/qidpfl]"),
     ] = None,
+    code_dir: Annotated[
+        Path | None,
+        typer.Option(help="folder of the enrolment code  [env: QIDPFL_CODE_DIR; default: the state folder]"),
+    ] = None,
+    results_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="write every task to a folder in here when it ends, as export does  [env: QIDPFL_RESULTS_DIR]"
+        ),
+    ] = None,
     exit_when_finished: Annotated[
         bool, typer.Option("--exit-when-finished", help="stop some seconds after all tasks have ended")
     ] = False,
@@ -66,9 +76,19 @@ def serve_command(
     SIGTERM or Ctrl-C stops it; whatever it has acknowledged also survives a kill.
 
     With --preset it creates a task unless one of this name exists, whatever became of it, and writes its enrolment code
-    to TASK.code in the state folder. All other settings are environment variables: see .env.example.
+    to TASK.code in the state folder, or in --code-dir. All other settings are environment variables: see .env.example.
     """
-    settings = where.settings(host=host, port=port, tls_cert=tls_cert, tls_key=tls_key, data_dir=data_dir)
+    settings = where.settings(
+        host=host,
+        port=port,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        data_dir=data_dir,
+        code_dir=code_dir,
+        results_dir=results_dir,
+    )
+    # Who fills the option from a variable may have left it empty.
+    overrides = overrides or "{}"
     if preset is None and (task is not None or overrides != "{}"):
         raise CoordinatorError("--task and --overrides need a --preset")
     check_tls(settings)
@@ -86,7 +106,7 @@ def serve_command(
 
 def _ensure(settings: Settings, store: Store, name: str, preset: str, spec: TaskSpec) -> None:
     # A name may hold slashes.
-    path = settings.state_dir / f"{quote(name, safe=':')}.code"
+    path = settings.code_folder / f"{quote(name, safe=':')}.code"
     written = partial(_write_code, path)
     if ensure_task(store, name=name, preset_name=preset, spec=spec, write_down=written):
         shown = path.read_text().strip() if sys.stderr.isatty() else f"written to {path}"
@@ -170,6 +190,7 @@ def _with_progress(blobs: list[str]) -> Iterable[str]:
 
 def _write_code(path: Path, code: str) -> None:
     """Write an enrolment code down; one of a task that was never made is of no use any more."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     create_private(path, code)
 

@@ -54,7 +54,7 @@ def back_up(
                 referenced = copied.read(kept_digests)
         target = Blobs(partial / "blobs")
         found = [store.blobs.copy_to(target, digest, link=not copy) for digest in watch(sorted(referenced))]
-        secrets = _copy_secrets(settings.state_dir, partial)
+        secrets = _copy_secrets(settings, partial)
     return Backup(
         folder=folder, database=not blobs_only, blobs=sum(found), missing=len(found) - sum(found), secrets=secrets
     )
@@ -78,9 +78,9 @@ def _appearing(folder: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _copy_secrets(source: Path, target: Path) -> int:
+def _copy_secrets(settings: Settings, target: Path) -> int:
     """The tokens and enrolment codes, readable by the operator only."""
-    found = sorted([*source.glob("*.token"), *source.glob("*.code")])
+    found = sorted([*settings.state_dir.glob("*.token"), *settings.code_folder.glob("*.code")])
     for path in found:
         descriptor = os.open(target / path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:

@@ -52,6 +52,13 @@ def read_export(store: Store, task_id: str, version: int | None = None) -> Expor
     return Export(task=described, tables=tables, version=model.version, model=data)
 
 
+def export_inside(tx: Transaction, task_id: str) -> Export:
+    """A task and its newest model as a transaction sees them that may have changed them itself."""
+    task, described, tables, model = _read(tx, task_id, None)
+    data = safetensors_bytes(task.spec, tx.blobs.get(model.digest))
+    return Export(task=described, tables=tables, version=model.version, model=data)
+
+
 def write_export(export: Export, folder: Path, table_format: TableFormat) -> list[Path]:
     """Write an export into a folder, each file whole or not at all; files of the same names are replaced."""
     folder.mkdir(parents=True, exist_ok=True)

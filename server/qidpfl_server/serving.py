@@ -20,9 +20,11 @@ from .clock import SystemClock
 from .clockwork import Clockwork
 from .errors import CoordinatorError
 from .evaluation import Evaluators
+from .heaps import share_heaps
 from .http_protocol import protocol_with
 from .identifiers import new_id
 from .progress import is_shown, show_progress
+from .results import Results
 from .secret_files import Secrets, load_secrets
 from .settings import Settings
 from .store.blobs import Blobs
@@ -88,10 +90,11 @@ def serve(
     settings: Settings, store: Store, *, own_workloads: Sequence[str] = (), exit_when_finished: bool = False
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until all tasks have ended."""
+    share_heaps()
     secrets = load_secrets(settings.state_dir)
     _show_secrets(secrets)
     evaluators = Evaluators(data_dir=settings.data_dir, own=own_workloads)
-    with exclusive(store.engine):
+    with exclusive(store.engine), _results(settings, store):
         _prepare_evaluation(store, evaluators)
         try:
             asyncio.run(_serve(settings, store, secrets, evaluators, exit_when_finished=exit_when_finished))
@@ -182,6 +185,19 @@ def _prepare_evaluation(store: Store, evaluators: Evaluators) -> None:
     for evaluator in {evaluators.of(spec) for spec in specs}:
         # A workload of somebody's own may take its time: nobody waits for it, not even at the end.
         threading.Thread(target=evaluator.prepare, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _results(settings: Settings, store: Store) -> Iterator[None]:
+    """Write what ends here before its end can be seen, and what others have ended at the start and at the stop."""
+    if settings.results_dir is None:
+        yield
+        return
+    results = Results(settings.results_dir)
+    store.before_commit(results.write_ended)
+    store.read(results.write_missing)
+    yield
+    store.read(results.write_missing)
 
 
 def _show_secrets(secrets: Secrets) -> None:

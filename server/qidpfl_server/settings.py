@@ -17,6 +17,10 @@ class Settings(BaseSettings):
     state_dir: Path = Field(default=Path("qidpfl-state"), description="database, blobs and secrets, unless set apart")
     store_url: str | None = Field(default=None, description="sqlite:///file or postgresql://…; default: in state_dir")
     blob_dir: Path | None = Field(default=None, description="folder of models and updates; default: in state_dir")
+    code_dir: Path | None = Field(default=None, description="enrolment codes of serve --preset; default: state_dir")
+    results_dir: Path | None = Field(
+        default=None, description="where tasks are written to when they end; default: nowhere"
+    )
     data_dir: Path | None = Field(default=None, description="data sets to evaluate with; default: the cache folder")
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -36,6 +40,10 @@ class Settings(BaseSettings):
     @property
     def blob_folder(self) -> Path:
         return self.blob_dir or self.state_dir / "blobs"
+
+    @property
+    def code_folder(self) -> Path:
+        return self.code_dir or self.state_dir
 
     @property
     def docs_are_open(self) -> bool:

@@ -41,12 +41,20 @@ class Store:
         self.own_commits = 0
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._listeners: list[Callable[[set[str]], None]] = []
+        self._last_parts: list[Work[None]] = []
         self._writer = threading.Thread(target=self._write_for_ever, name="store-writer", daemon=True)
         self._writer.start()
 
     def on_commit(self, listener: Callable[[set[str]], None]) -> None:
         """Call `listener` with the ids of the tasks that a commit has changed, from the writer's thread."""
         self._listeners.append(listener)
+
+    def before_commit(self, work: Work[None]) -> None:
+        """Run `work` as the last part of every transaction that changes a task, in the writer's thread.
+
+        What it raises takes the whole transaction back.
+        """
+        self._last_parts.append(work)
 
     def read(self, work: Work[Result], *, snapshot: bool = False) -> Result:
         """Run a function that only reads. Blocks; call it from a thread.
@@ -111,6 +119,9 @@ class Store:
                 transaction = Transaction(connection, self.blobs)
                 for request in batch:
                     outcomes.append((request, *_outcome(transaction, request.work)))
+                if transaction.touched:
+                    for last_part in self._last_parts:
+                        last_part(transaction)
                 if transaction.published:
                     self.blobs.sync_names()
                 if transaction.touched:
