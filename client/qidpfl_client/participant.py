@@ -192,8 +192,8 @@ class Participant:
         offer = None if news is None else news.round
         return offer is not None and offer.round_number == round_number and offer.deliver_in_s > 0
 
-    def _send(self, round_number: int, *, last_chance: bool = False) -> None:
-        """Send the journaled bytes, for the first time or again."""
+    def _send(self, round_number: int, *, last_chance: bool = False) -> bool:
+        """Send the journaled bytes, for the first time or again; whether they are acknowledged."""
         release = release_of(round_number)
         payload = self._journal.payload(self._api.task_id, release)
         entry = self._journal.entry(self._api.task_id, release)
@@ -205,12 +205,13 @@ class Participant:
             # A round that is opened again takes the same bytes: they are kept until it is over.
             if last_chance or not isinstance(error, RoundClosed):
                 self._journal.give_up(self._api.task_id, release)
-            return
+            return False
         failpoint("client.sent")
         if receipt.digest != entry.digest:
             raise UntrustedCoordinator(f"the receipt of round {round_number} is for other bytes")
         self._journal.acknowledge(self._api.task_id, release)
         self._report(f"round {round_number}: delivered at rho {entry.rho:.4g}")
+        return True
 
     # --- after a round -----------------------------------------------------------------------------------------------
 
@@ -224,8 +225,8 @@ class Participant:
                 self._journal.free(self._api.task_id, entry.release)
             elif entry.state is SpendState.SPENT and not entry.acknowledged:
                 # The answer was lost: the coordinator knows whether the bytes arrived.
-                self._send(number, last_chance=True)
-                self._read_payment(number)
+                if self._send(number, last_chance=True):
+                    self._read_payment(number)
             elif entry.state is SpendState.SPENT and entry.payment_micro is None:
                 self._read_payment(number)
 

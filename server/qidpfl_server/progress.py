@@ -21,7 +21,7 @@ from .store.transaction import Transaction
 _EVERY_S = 1.0
 # Of tasks that have ended only the last are shown: the table must fit on a screen.
 _MOST_ENDED = 5
-_NUMBERS = ("round", "reward", "delivered", "accuracy", "paid", "clients")
+_NUMBERS = ("round", "reward", "updates", "accuracy", "paid", "clients")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +75,10 @@ async def show_progress(store: Store) -> None:
 
 
 def table(tasks: list[Progress]) -> Table:
-    """The tasks as a table."""
-    drawn = Table("task", "state", *(Column(name, justify="right") for name in _NUMBERS))
+    """The tasks as a table that fits on a terminal of 80 columns."""
+    drawn = Table(
+        "task", Column("state", no_wrap=True), *(Column(name, justify="right") for name in _NUMBERS), box=None
+    )
     for task in tasks:
         drawn.add_row(*task.cells())
     return drawn

@@ -151,7 +151,7 @@ class HostileCoordinator:
     def _update(self, number: int, body: bytes) -> tuple[int, Any]:
         self.received.append(digest_of(body))
         status = self.update_statuses.pop(0) if self.update_statuses else 200
-        if status < 500:
+        if status < 500 and number == self.number:
             self.next_round()
         honest = {"round_number": number, "client_id": "me", "digest": digest_of(body), "byte_length": len(body)}
         return status, honest | {"received_at": NOW} | self.receipt_lie

@@ -165,7 +165,7 @@ def test_a_freed_round_is_played_when_it_is_opened_again(journal: Path) -> None:
     assert coordinator.declared[0] == coordinator.declared[1] and len(coordinator.received) == 3
 
 
-@pytest.mark.parametrize("status", [409, 410, 422])
+@pytest.mark.parametrize("status", [409, 422])
 def test_a_refused_update_has_been_seen_and_is_spent_for_nothing(journal: Path, status: int) -> None:
     with serving(HostileCoordinator(update_statuses=[status])) as coordinator:
         ledger = play(coordinator, journal)
@@ -173,6 +173,15 @@ def test_a_refused_update_has_been_seen_and_is_spent_for_nothing(journal: Path, 
     assert states(ledger) == [("round/1", unpaid), ("round/2", paid), ("round/3", paid)]
     assert ledger.spent_rho == pytest.approx(0.1 + 3 * 0.25) and ledger.earned_micro == 2000
     assert len(coordinator.received) == 3
+
+
+def test_an_update_that_came_too_late_is_offered_once_more_and_then_given_up(journal: Path) -> None:
+    with serving(HostileCoordinator(update_statuses=[410, 410])) as coordinator:
+        ledger = play(coordinator, journal)
+    unpaid, paid = SpendState.SPENT_UNPAID, SpendState.SPENT
+    assert states(ledger) == [("round/1", unpaid), ("round/2", paid), ("round/3", paid)]
+    assert ledger.spent_rho == pytest.approx(0.1 + 3 * 0.25)
+    assert len(coordinator.received) == 4 and len(set(coordinator.received)) == 3
 
 
 def test_an_update_that_could_not_be_taken_is_sent_again_as_it_is(journal: Path) -> None:

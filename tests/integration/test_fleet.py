@@ -129,7 +129,7 @@ def test_a_fleet_of_all_kinds_goes_on_after_a_stop_and_a_kill_and_its_cheats_are
     coordinator: ForkedCoordinator, tmp_path: Path
 ) -> None:
     # Drop-outs are waited for: long enough for a slow machine, short enough for a test.
-    rounds = {"declare_s": 8.0, "deliver_s": 2.0, "quiet_s": 600.0, "enrolment_window_s": 600.0, "max_attempts": 20}
+    rounds = {"declare_s": 12.0, "deliver_s": 2.0, "quiet_s": 600.0, "enrolment_window_s": 600.0, "max_attempts": 20}
     partition = {"clients": MEMBERS, "two_class_ordinals": [2, 5]}
     task_id, code = coordinator.create_task(
         "fleet",
