@@ -14,10 +14,10 @@ INSTALLED := $(VENV)/.installed
 MANIFESTS := constraints.txt pyproject.toml $(PROJECTS:%=%/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint types check format bench clean
+.PHONY: help setup demo test unit lint types check format bench up down logs ps results test-docker clean
 
 help:  ## list the tasks
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED)  ## create .venv and install everything into it
 
@@ -59,6 +59,35 @@ bench: $(INSTALLED)  ## measure core, coordinator, gradients and fleet, each aga
 	$(BIN)/python benchmarks/coordinator.py
 	$(BIN)/python benchmarks/gradients.py
 	$(BIN)/python benchmarks/fleet.py
+
+# Which files make up the testbed in containers: e.g. OVERLAYS="gpu", or OVERLAYS="postgres mnist"
+OVERLAYS ?=
+COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose) \
+	-f docker-compose.yml $(OVERLAYS:%=-f docker-compose.%.yml)
+
+# The folder of the results is made here, and for everybody: the engine would make it for its own user only.
+up:  ## coordinator and clients in containers until the task has ended; OVERLAYS="gpu", "mnist", "postgres"
+	@test -d results || mkdir -m 777 results
+	$(COMPOSE) up --build --exit-code-from coordinator
+
+down:  ## remove the containers, their networks and volumes
+	$(COMPOSE) down --volumes --remove-orphans
+
+logs:  ## follow what the containers say
+	$(COMPOSE) logs --follow
+
+ps:  ## list the containers
+	$(COMPOSE) ps
+
+# An empty folder that the engine made for its own user is in the way.
+results:  ## copy the results of the containers' task out of its volume, to results/testbed
+	@rmdir results 2>/dev/null || true
+	@mkdir -p results/testbed
+	@$(COMPOSE) run --rm --no-deps -T --entrypoint sh coordinator -c \
+		'qidpfl-server export testbed --out /tmp/results >&2 && tar -C /tmp/results -c .' | tar -C results/testbed -x
+
+test-docker: $(INSTALLED)  ## run the tests with containers; needs a Docker engine
+	$(BIN)/python -m pytest tests/docker --durations 0
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

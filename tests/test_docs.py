@@ -29,7 +29,10 @@ README = (ROOT / "README.md").read_text()
 PARTICIPANT = (ROOT / "docs" / "participant.md").read_text()
 CLIENTS = (ROOT / "docs" / "clients.md").read_text()
 WORKLOADS = (ROOT / "docs" / "workloads.md").read_text()
-LINKS = re.findall(r"\]\(([^)#:]+)\)", README + PAPER_MAP + PROTOCOL + OPERATIONS + PARTICIPANT + CLIENTS + WORKLOADS)
+DOCKER = (ROOT / "docs" / "docker.md").read_text()
+LINKS = re.findall(
+    r"\]\(([^)#:]+)\)", README + PAPER_MAP + PROTOCOL + OPERATIONS + PARTICIPANT + CLIENTS + WORKLOADS + DOCKER
+)
 
 
 def rows() -> list[tuple[str, ...]]:

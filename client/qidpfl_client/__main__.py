@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
+import stamina.instrumentation
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -48,6 +49,7 @@ def run_command(
     code_file: options.CodeFile = None,
     journal: JournalPath = Path("qidpfl-journal.sqlite"),
     ordinal: Annotated[int | None, typer.Option(min=0, help="wished place, i.e. shard, in a testbed")] = None,
+    moved: options.Moved = False,
     workload: options.OwnWorkload = None,
     data_dir: options.DataDir = None,
     all_records: options.AllRecords = False,
@@ -95,6 +97,7 @@ def run_command(
             noise=options.noise_source(unsafe_seed),
             report=progress.say,
             ordinal=ordinal,
+            moved=moved,
         )
         end = take_part(applicant, patience_s=patience, first_contact_s=first_contact)
         progress.say(f"the task is {end.task_state}: {end.reason}")
@@ -207,6 +210,8 @@ def ledger_command(
 
 def main() -> None:
     """Run the command line."""
+    # A retry is no news: an outage is reported once, in our own words.
+    stamina.instrumentation.set_on_retry_hooks([])
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     try:
@@ -217,6 +222,9 @@ def main() -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
+    # A second signal would interrupt the leaving itself.
+    for known in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(known, signal.SIG_IGN)
     raise Stopped
 
 

@@ -37,7 +37,7 @@ def decide(
     if offer.standing is not Standing.INVITED:
         return NoBid(f"not invited: {offer.standing}", invited=False)
     if spec.game.policy is RewardPolicy.NONE:
-        return Bid(rho=0.0)
+        return Bid(rho=0.0) if -fixed_cost >= owner.min_utility else _not_worth_it(-fixed_cost, owner)
     reward = from_micro(offer.reward_micro)
     limits = (offer.rho_max, remaining_rho, *(() if owner.rho_cap is None else (owner.rho_cap,)))
     rho = best_response(
@@ -55,8 +55,12 @@ def decide(
     )
     utility = payment - cost
     if utility < owner.min_utility:
-        return NoBid(f"not worth it: utility {utility:.4g} is below {owner.min_utility:.4g}")
+        return _not_worth_it(utility, owner)
     return Bid(rho=rho, payment=payment, utility=utility)
+
+
+def _not_worth_it(utility: float, owner: Owner) -> NoBid:
+    return NoBid(f"not worth it: utility {utility:.4g} is below {owner.min_utility:.4g}")
 
 
 def _why_so_little(rho: float, remaining_rho: float, smallest: float) -> str:

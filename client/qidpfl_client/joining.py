@@ -15,7 +15,7 @@ from qidpfl_shared.protocol.messages import LedgerEntry, Profile, SpendState
 from qidpfl_shared.protocol.tasks import TaskSpec
 
 from .api import TaskApi
-from .errors import JournalError, UntrustedCoordinator
+from .errors import JournalError, Misconfigured, UntrustedCoordinator
 from .journal import Entry, Journal, Membership
 from .learning import DataSource, Learner, OpenData
 from .models import Models
@@ -52,10 +52,11 @@ class Applicant:
     report: Report
     ordinal: int | None = None
     models: Models = field(default_factory=Models)
+    moved: bool = False
 
     def take_seat(self) -> Seat:
         """Join the task. May be repeated after any failure."""
-        membership = self.journal.membership(self.api.task_id) or self._read_task()
+        membership = self._known() or self._read_task()
         spec = TaskSpec.model_validate_json(membership.spec)
         data = self._checked(membership, spec)
         limit = self.account(spec).lifetime_rho
@@ -78,6 +79,13 @@ class Applicant:
             lifetime_rho=self.owner.lifetime_limit(spec.privacy.lifetime_rho),
             accept_unproven=self.owner.accept_unproven,
         )
+
+    def _known(self) -> Membership | None:
+        """What the journal knows of the task. The token of one coordinator is nobody else's business."""
+        known = self.journal.membership(self.api.task_id)
+        if known is not None and known.server != self.api.server and not self.moved:
+            raise Misconfigured(f"this journal knows the task at {known.server}: say --moved if it has moved")
+        return known
 
     def _read_task(self) -> Membership:
         view = self.api.task(code=self.code)

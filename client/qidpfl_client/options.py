@@ -27,6 +27,9 @@ CodeFile = Annotated[Path | None, typer.Option(envvar="QIDPFL_CODE_FILE", help="
 Insecure = Annotated[
     bool, typer.Option("--insecure", envvar="QIDPFL_INSECURE", help="allow plain http to another machine")
 ]
+Moved = Annotated[
+    bool, typer.Option("--moved", help="the coordinator of this journal's task has moved to another address")
+]
 DataDir = Annotated[
     Path | None, typer.Option(envvar="QIDPFL_DATA_DIR", help="folder of the data sets  [default: downloaded once]")
 ]

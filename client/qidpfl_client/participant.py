@@ -155,7 +155,11 @@ class Participant:
             self._report(f"round {offer.round_number}: dropped out")
             return
         self._wait_for_turn(offer.round_number)
-        payload = self._train(offer, entry)
+        try:
+            payload = self._train(offer, entry)
+        except UntrustedCoordinator:
+            self._journal.free(self._api.task_id, entry.release)
+            raise
         failpoint("client.noised")
         if not self._still_open(offer.round_number):
             self._journal.free(self._api.task_id, entry.release)
@@ -189,7 +193,10 @@ class Participant:
     def _still_open(self, round_number: int) -> bool:
         """Ask before the first byte leaves: a doomed upload would be a release for nothing."""
         news = self._api.announcement(after=(round_number, 0), wait_s=0)
-        offer = None if news is None else news.round
+        if news is None:
+            # One of several coordinators may hear of a round a moment later than the one that announced it.
+            return self._api.round(round_number).state is RoundState.OPEN
+        offer = news.round
         return offer is not None and offer.round_number == round_number and offer.deliver_in_s > 0
 
     def _send(self, round_number: int, *, last_chance: bool = False) -> bool:

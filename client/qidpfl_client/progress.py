@@ -28,7 +28,9 @@ class Progress:
         """Show a line."""
         stamped = f"{datetime.now():%H:%M:%S} {line}"
         if self._status is None:
-            print(stamped, file=sys.stderr, flush=True)
+            # One write: the members of a fleet speak at the same time.
+            sys.stderr.write(f"{stamped}\n")
+            sys.stderr.flush()
         else:
             self._console.print(stamped)
             self._status.update(line)

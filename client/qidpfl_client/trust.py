@@ -66,6 +66,8 @@ def check_offer(*, offer: RoundOffer, spec: TaskSpec, latest: SeenOffer | None) 
     for what, (said, expected) in agreed.items():
         if said != expected:
             raise UntrustedCoordinator(f"round {offer.round_number} announces {what} {said}, the task says {expected}")
+    if offer.reward_micro > spec.bounds.reward_max_micro:
+        raise UntrustedCoordinator(f"round {offer.round_number} announces more reward than the task may pay")
     if offer.round_number > spec.game.horizon:
         raise UntrustedCoordinator(f"round {offer.round_number} is beyond the task's {spec.game.horizon} rounds")
     if latest is not None:

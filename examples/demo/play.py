@@ -1,9 +1,11 @@
 """Watching the task: who was selected, then a table that grows by a row with every settled round."""
 
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
-from processes import Testbed
+from processes import ProcessEnded, Testbed
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -27,15 +29,16 @@ class Watch:
         self._kill_in_round = kill_in_round
         self._console = Console(highlight=False)
         self._began = time.monotonic()
+        self._given_up: list[ProcessEnded] = []
 
     def until_the_end(self) -> Story:
         """Watch until the task has ended."""
         task_id = self._api.tasks()[0].task_id
         story = Story(self._api.task(task_id))
-        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+        with Live(console=self._console, auto_refresh=False, transient=True) as live, self._reviving(live):
             while True:
-                for name in self._testbed.revive():
-                    self._say(live, f"{name} was killed: started again, it goes on where it was")
+                if self._given_up:
+                    raise self._given_up[0]
                 story.task = self._api.task(task_id)
                 self._follow(story, live)
                 if story.task.state in _ENDED:
@@ -45,6 +48,27 @@ class Watch:
             self._console.print(_table(story))
         self._console.print(f"\nThe task is {story.task.state}: {story.task.reason}, after {self._elapsed():.0f} s.")
         return story
+
+    @contextmanager
+    def _reviving(self, live: Live) -> Iterator[None]:
+        """Start again what is killed, also while a call waits for the answer of a coordinator that is gone."""
+        over = threading.Event()
+
+        def revive() -> None:
+            while not over.wait(_LOOK_S) and not self._given_up:
+                try:
+                    for name in self._testbed.revive():
+                        live.console.print(f"{name} was killed: started again, it goes on where it was")
+                except ProcessEnded as error:
+                    self._given_up.append(error)
+
+        reviver = threading.Thread(target=revive, daemon=True)
+        reviver.start()
+        try:
+            yield
+        finally:
+            over.set()
+            reviver.join()
 
     def _follow(self, story: Story, live: Live) -> None:
         if story.task.state is TaskState.ENROLLING:
@@ -70,9 +94,6 @@ class Watch:
     def _print_rows(self, rows: Iterable[list[str]]) -> None:
         for row in rows:
             print(" ".join(f"{cell:>8}" for cell in row), flush=True)
-
-    def _say(self, live: Live, line: str) -> None:
-        live.console.print(line)
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._began

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,7 @@ class Testbed:
         overrides: dict[str, Any] = {**scenario.overrides, **({"game": {"horizon": rounds}} if rounds else {})}
         self.coordinator = Service("the coordinator", self._serve(overrides), folder / "coordinator.log")
         self.clients: list[Service] = []
+        self._reviving = threading.Lock()
 
     def __enter__(self) -> "Testbed":
         try:
@@ -108,7 +110,8 @@ class Testbed:
 
     def revive(self) -> list[str]:
         """Start again what was killed; their names."""
-        return [service.name for service in (self.coordinator, *self.clients) if service.revive()]
+        with self._reviving:
+            return [service.name for service in (self.coordinator, *self.clients) if service.revive()]
 
     def wait_for_clients(self) -> None:
         """Let the clients read the end of the task and their last payment."""

@@ -1,8 +1,8 @@
 """The commands of the coordinator."""
 
+import os
 import sys
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
@@ -17,9 +17,10 @@ from . import invariants, logs
 from .backup import back_up
 from .errors import CoordinatorError
 from .export import TableFormat, read_export, write_export
+from .identifiers import hash_secret, new_id
 from .options import Where, located, one_line_errors
 from .own_workloads import find_workload
-from .secret_files import create_private
+from .secret_files import create_private, sync_folder
 from .serving import check_tls, ensure_task, opened_store, serve
 from .settings import Settings
 from .store.store import Store
@@ -99,16 +100,26 @@ def serve_command(
         find_workload(own, settings.data_dir)
     logs.configure(settings.log_format)
     with opened_store(settings, create=True) as store:
-        if preset is not None and spec is not None:
-            _ensure(settings, store, name, preset, spec)
-        serve(settings, store, own_workloads=own_workloads, exit_when_finished=exit_when_finished)
+
+        def prepare() -> None:
+            if preset is not None and spec is not None:
+                _ensure(settings, store, name, preset, spec)
+
+        serve(settings, store, prepare=prepare, own_workloads=own_workloads, exit_when_finished=exit_when_finished)
 
 
 def _ensure(settings: Settings, store: Store, name: str, preset: str, spec: TaskSpec) -> None:
     # A name may hold slashes.
     path = settings.code_folder / f"{quote(name, safe=':')}.code"
-    written = partial(_write_code, path)
-    if ensure_task(store, name=name, preset_name=preset, spec=spec, write_down=written):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # No name holds a tilde, so that these are nobody else's.
+    aside = path.with_name(f"{path.name}~{new_id()}")
+    made = ensure_task(
+        store, name=name, preset_name=preset, spec=spec, write_down=lambda code: _write_down(aside, code)
+    )
+    for written in path.parent.glob(f"{path.name}~*"):
+        _keep_if_it_opens(store, name, written, path)
+    if made:
         shown = path.read_text().strip() if sys.stderr.isatty() else f"written to {path}"
         print(f"task {name}: enrolment code {shown}", file=sys.stderr)
 
@@ -188,11 +199,26 @@ def _with_progress(blobs: list[str]) -> Iterable[str]:
     return track(blobs, description="blobs", console=console, disable=not console.is_terminal, transient=True)
 
 
-def _write_code(path: Path, code: str) -> None:
-    """Write an enrolment code down; one of a task that was never made is of no use any more."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
+def _write_down(path: Path, code: str) -> None:
     create_private(path, code)
+
+
+def _keep_if_it_opens(store: Store, name: str, written: Path, path: Path) -> None:
+    """Give a code that was written down its file if the task of this name has it; else the task never will.
+
+    Several coordinators may do so at the same time, and one may have been killed before it could.
+    """
+    try:
+        code = hash_secret(written.read_text().strip())
+        task = store.read(lambda tx: tx.tasks.by_name(name))
+        if task is not None and store.read(lambda tx: tx.tasks.task_of_code(code)) == task.task_id:
+            os.replace(written, path)
+            sync_folder(path.parent)
+        else:
+            written.unlink()
+    except FileNotFoundError:
+        # Another coordinator has just done the same.
+        pass
 
 
 def main() -> None:

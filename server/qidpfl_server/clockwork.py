@@ -10,13 +10,13 @@ from collections.abc import Callable
 import anyio
 import anyio.to_thread
 import structlog
+from anyio.abc import TaskGroup
 
 from qidpfl_shared.protocol.messages import RoundState, TaskState
 
 from .clock import SECOND, Clock, Micros
 from .domain import EndReason, Task
 from .enrolment import select_clients, selection_is_due, selection_time
-from .errors import CoordinatorError
 from .evaluation import Evaluator
 from .lifecycle import locked
 from .patience import Patience, current_step, give_up, may_pass
@@ -44,6 +44,9 @@ class Clockwork:
         self._busy: set[str] = set()
         self._patience = Patience()
         self._threads = anyio.CapacityLimiter(2)
+        # What was last said of tasks that cannot be read, so that it is said once.
+        self._unreadable: dict[str, str] = {}
+        self.ended = False
 
     def poke(self, task_ids: set[str]) -> None:
         """Something has changed: look again now."""
@@ -56,24 +59,51 @@ class Clockwork:
         return self._evaluators[task.task_id]
 
     async def run(self) -> None:
-        """Work until cancelled."""
-        async with anyio.create_task_group() as group:
-            while True:
-                self._wake.clear()
-                try:
-                    tasks = await anyio.to_thread.run_sync(self._store.read, _schedule(self._clock.now()))
-                except CoordinatorError as error:
-                    _log.warning("store_unavailable", reason=str(error))
-                    tasks = []
-                now = self._clock.now()
-                for task, due in tasks:
-                    if due <= now and task.task_id not in self._busy:
-                        self._busy.add(task.task_id)
-                        group.start_soon(self._advance, task)
-                waiting = [due for task, due in tasks if due > now]
-                pause = min([(due - now) / SECOND for due in waiting] + [_LONGEST_SLEEP_S])
-                with anyio.move_on_after(max(pause, 0.01)):
-                    await self._wake.wait()
+        """Work until cancelled; `ended` says that it is over."""
+        try:
+            async with anyio.create_task_group() as group:
+                while True:
+                    self._wake.clear()
+                    pause = self._start_what_is_due(group, await anyio.to_thread.run_sync(self._look))
+                    with anyio.move_on_after(pause):
+                        await self._wake.wait()
+        finally:
+            self.ended = True
+
+    def _start_what_is_due(self, group: TaskGroup, tasks: list[tuple[Task, Micros]]) -> float:
+        """Start what is due; the seconds until something else is."""
+        now = self._clock.now()
+        for task, due in tasks:
+            if due <= now and task.task_id not in self._busy:
+                self._busy.add(task.task_id)
+                group.start_soon(self._advance, task)
+        waiting = [(due - now) / SECOND for _, due in tasks if due > now]
+        return max(0.01, min([*waiting, _LONGEST_SLEEP_S]))
+
+    def _look(self) -> list[tuple[Task, Micros]]:
+        """When each living task needs attention next; a task that cannot be read is left out. Never fails."""
+        now = self._clock.now()
+        try:
+            try:
+                return self._store.read(lambda tx: [due for task in tx.tasks.live() for due in _due(tx, task, now)])
+            except Exception as error:
+                if may_pass(error):
+                    raise
+            ids = self._store.read(lambda tx: tx.tasks.live_ids())
+            return [due for task_id in ids for due in self._look_at(task_id, now)]
+        except Exception as error:
+            _log.warning("store_unavailable", reason=str(error))
+            return []
+
+    def _look_at(self, task_id: str, now: Micros) -> list[tuple[Task, Micros]]:
+        """The same for one task."""
+        try:
+            return self._store.read(lambda tx: _due(tx, locked(tx, task_id), now))
+        except Exception as error:
+            if self._unreadable.get(task_id) != str(error):
+                self._unreadable[task_id] = str(error)
+                _log.error("task_unreadable", task=task_id, reason=str(error))
+            return []
 
     async def keep_clean(self) -> None:
         """Sweep blobs that nothing refers to, now and then, until cancelled."""
@@ -82,7 +112,7 @@ class Clockwork:
                 removed = await anyio.to_thread.run_sync(sweep, self._store, limiter=self._threads)
                 if removed:
                     _log.info("blobs_swept", removed=removed)
-            except (CoordinatorError, OSError) as error:
+            except Exception as error:
                 _log.warning("sweep_failed", reason=str(error))
             await anyio.sleep(_SWEEP_EVERY_S)
 
@@ -128,23 +158,13 @@ def _select_if_due(tx: Transaction, task_id: str, now: Micros) -> None:
         select_clients(tx, task, now)
 
 
-def _schedule(now: Micros) -> Callable[[Transaction], list[tuple[Task, Micros]]]:
-    """When each living task needs attention next."""
-
-    def schedule(tx: Transaction) -> list[tuple[Task, Micros]]:
-        return [(task, due) for task in tx.tasks.live() if (due := _due(tx, task, now)) is not None]
-
-    return schedule
-
-
-def _due(tx: Transaction, task: Task, now: Micros) -> Micros | None:
+def _due(tx: Transaction, task: Task, now: Micros) -> list[tuple[Task, Micros]]:
+    """The task and when it needs attention next; nothing where it needs none."""
     if task.state is TaskState.ENROLLING:
-        if selection_is_due(tx, task, now):
-            return now
-        return max(selection_time(task), now + SECOND)
+        return [(task, now if selection_is_due(tx, task, now) else max(selection_time(task), now + SECOND))]
     held = tx.rounds.latest(task.task_id)
     if held is None or held.state is not RoundState.OPEN:
-        return None
+        return []
     if is_complete(tx, held, now):
-        return now
-    return held.declare_by + 1 if now <= held.declare_by else held.deliver_by + 1
+        return [(task, now)]
+    return [(task, held.declare_by + 1 if now <= held.declare_by else held.deliver_by + 1)]

@@ -83,7 +83,7 @@ class _Counter:
             return
         held = self._desk.open_round()
         self._tx.rounds.put_budget(held, *self._new.values())
-        wake_when_complete(self._tx, held)
+        wake_when_complete(self._tx, held, max(budget.recorded_at for budget in self._new.values()))
         for _ in self._new:
             failpoint("declare.before_commit")
 

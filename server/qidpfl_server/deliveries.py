@@ -1,19 +1,25 @@
 """Updates on their way in: looked up before their bytes are read, recorded when these are durable."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from qidpfl_shared.core.privacy.mechanisms import Mechanism
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import UpdateReceipt
 
 from .clock import Micros, as_datetime
 from .desk import Desk, wake_when_complete
-from .domain import BudgetState, Task, Update
+from .domain import BudgetState, Client, Task, Update
 from .errors import CoordinatorError, Refused
 from .lifecycle import locked
 from .store.blobs import StagedBlob
 from .store.transaction import Transaction
+
+# Three times the noise is for the audit to judge, a hundred times for nobody.
+_GENEROSITY = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +75,8 @@ class _Counter:
 
     def __init__(self, tx: Transaction, task: Task, round_number: int, deliveries: Sequence[Delivery]) -> None:
         self._tx = tx
-        self._desk = Desk(tx, task, round_number, {delivery.client_id for delivery in deliveries})
+        self._client_ids = {delivery.client_id for delivery in deliveries}
+        self._desk = Desk(tx, task, round_number, self._client_ids)
         self._digests: set[str] = set()
         # Without noise two clients may well send the same bytes.
         if task.spec.privacy.noise:
@@ -96,6 +103,7 @@ class _Counter:
 
     def take(self, delivery: StagedDelivery) -> UpdateReceipt:
         """Publish the bytes of a new upload; it counts once it is recorded."""
+        self._require_possible(delivery)
         new = Update(
             client_id=delivery.client_id,
             digest=delivery.digest,
@@ -110,15 +118,37 @@ class _Counter:
             self._digests.add(new.digest)
         return _receipt(self._desk.round_number, new)
 
+    def _require_possible(self, delivery: StagedDelivery) -> None:
+        """Refuse a vector that no signal and no noise of this client can explain: one of them spoils the model."""
+        spec, rho = self._desk.task.spec, self._desk.budgets[delivery.client_id].rho
+        size = self._clients[delivery.client_id].size
+        assert size is not None
+        largest = largest_norm(spec.privacy.mechanism.build(), size=size, rho=rho, dimension=spec.dimension)
+        if math.sqrt(delivery.squared_norm) > largest:
+            raise Refused(ErrorCode.OUT_OF_BOUNDS, f"the norm of the vector is above {largest:.6g}, whatever its noise")
+
+    @cached_property
+    def _clients(self) -> dict[str, Client]:
+        """Read only when asked for: a look before the bytes are there does not need them."""
+        return self._tx.clients.some(self._client_ids)
+
     def record(self) -> None:
         """Write down everything that was taken."""
         if not self._new:
             return
         held = self._desk.open_round()
         self._tx.rounds.insert_update(held, *self._new)
-        wake_when_complete(self._tx, held)
+        wake_when_complete(self._tx, held, max(update.received_at for update in self._new))
         for _ in self._new:
             failpoint("upload.before_commit")
+
+
+def largest_norm(mechanism: Mechanism, *, size: int, rho: float, dimension: int) -> float:
+    """A norm that no honest upload comes near; whether the noise is right is the audit's question. Rho 0: no noise."""
+    signal = mechanism.signal_bound(size=size)
+    if rho == 0:
+        return _GENEROSITY * signal
+    return signal + _GENEROSITY * mechanism.noise_std(rho=rho, size=size) * math.sqrt(dimension)
 
 
 def _receipt(round_number: int, update: Update) -> UpdateReceipt:

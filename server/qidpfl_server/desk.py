@@ -7,6 +7,7 @@ from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import RoundState
 
+from .clock import Micros
 from .domain import Invitation, Round, Task
 from .errors import Refused
 from .rounds import is_complete
@@ -46,7 +47,7 @@ class Desk:
         return self._tx.rounds.invitations(self.task.task_id, self.round_number, self._client_ids)
 
 
-def wake_when_complete(tx: Transaction, held: Round) -> None:
+def wake_when_complete(tx: Transaction, held: Round, now: Micros) -> None:
     """Announce a change only when it makes the round ready to settle: nobody waits for less."""
-    if is_complete(tx, held, held.declare_by):
+    if is_complete(tx, held, now):
         tx.touch(held.task_id)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,6 @@ _BATCH = 1000
 
 Scores = npt.NDArray[np.float64]
 Scorer = Callable[[Features], Scores]
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -66,12 +65,13 @@ class Evaluators:
     def __init__(self, *, data_dir: Path | None = None, own: Sequence[str] = ()) -> None:
         self._data_dir = data_dir
         self._own = {published_name(name): name for name in own}
-        self._known: dict[tuple[str, str, int], HeldOutEvaluator] = {}
+        self._known: dict[tuple[str, str, int, bool], HeldOutEvaluator] = {}
 
     def of(self, spec: TaskSpec) -> "HeldOutEvaluator":
         """The evaluator of a task. Nothing is loaded before it is used."""
         workload = spec.workload
-        key = (workload.dataset, workload.network, workload.labels)
+        # All that loading depends on: what cannot be loaded for one task must not be missing for another.
+        key = (workload.dataset, workload.network, workload.labels, workload.convex)
         return self._known.setdefault(key, HeldOutEvaluator(workload, lambda: self._load(workload)))
 
     def obstacle(self, spec: TaskSpec) -> str | None:
@@ -98,42 +98,50 @@ class HeldOutEvaluator:
         self._load = load
         self._loaded: tuple[Workload, Records, Records] | None = None
         self._loading = threading.Lock()
-        self._has_warned = False
+        self._warned_of: set[str] = set()
         self._hopeless = False
 
     def evaluate(self, spec: TaskSpec, parameters: Parameters) -> Evaluation | None:
         """The scores of these parameters; None, and a warning at the first time, where they cannot be had."""
-        return self._unless_it_fails(lambda: self._evaluated(spec, parameters))
+        held_out = self._held_out()
+        if held_out is None:
+            return None
+        try:
+            return _evaluated(*held_out, spec, parameters)
+        except Exception as error:
+            # A workload may be anybody's code, and no failure of it is worth a round; nor is it one of other tasks.
+            self._warn(spec.digest, error)
+            return None
 
     def prepare(self) -> None:
         """Read the records now, so that what is missing is said now."""
-        self._unless_it_fails(self._held_out)
+        self._held_out()
 
-    def _unless_it_fails(self, work: Callable[[], Result]) -> Result | None:
-        if self._hopeless:
-            return None
-        try:
-            return work()
-        except Exception as error:
-            # A workload may be anybody's code, and no failure of it is worth a round. Data may still come.
-            self._hopeless = not isinstance(error, DataMissing)
-            if not self._has_warned:
-                reason = str(error) if isinstance(error, WorkloadError) else f"{type(error).__name__}: {error}"
-                _log.warning("unevaluated", workload=self._name, reason=reason)
-            self._has_warned = True
-            return None
-
-    def _evaluated(self, spec: TaskSpec, parameters: Parameters) -> Evaluation:
-        workload, deciding, reported = self._held_out()
-        scorer = _linear(spec, parameters) if _is_linear(spec.workload) else _network(workload, spec, parameters)
-        return Evaluation(deciding=_score(scorer, spec, deciding), reported=_score(scorer, spec, reported))
-
-    def _held_out(self) -> tuple[Workload, Records, Records]:
+    def _held_out(self) -> tuple[Workload, Records, Records] | None:
         with self._loading:
-            if self._loaded is None:
-                workload = self._load()
-                self._loaded = (workload, *_halves(workload.held_out()))
+            if self._loaded is None and not self._hopeless:
+                try:
+                    workload = self._load()
+                    self._loaded = (workload, *_halves(workload.held_out()))
+                except Exception as error:
+                    # Data may still come.
+                    self._hopeless = not isinstance(error, DataMissing)
+                    self._warn("loading", error)
             return self._loaded
+
+    def _warn(self, subject: str, error: Exception) -> None:
+        """Say once for every subject why something is not evaluated."""
+        if subject not in self._warned_of:
+            reason = str(error) if isinstance(error, WorkloadError) else f"{type(error).__name__}: {error}"
+            _log.warning("unevaluated", workload=self._name, reason=reason)
+        self._warned_of.add(subject)
+
+
+def _evaluated(
+    workload: Workload, deciding: Records, reported: Records, spec: TaskSpec, parameters: Parameters
+) -> Evaluation:
+    scorer = _linear(spec, parameters) if _is_linear(spec.workload) else _network(workload, spec, parameters)
+    return Evaluation(deciding=_score(scorer, spec, deciding), reported=_score(scorer, spec, reported))
 
 
 def _halves(records: Records | None) -> tuple[Records, Records]:

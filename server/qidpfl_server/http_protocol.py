@@ -6,10 +6,16 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _HEADER_LIMIT = 64 * 1024
+# The ends of the paths that take vectors; every other body is JSON, and small.
+UPLOADS = ("/update", "/models/0")
+_JSON_TIMEOUT_S = 10.0
 
 
 class DeadlineProtocol(HttpToolsProtocol):
-    """Closes a connection whose headers or body do not arrive in time, also later requests on a kept connection."""
+    """Closes a connection whose headers or body do not arrive in time, also later requests on a kept connection.
+
+    The same for one that does not take its answer.
+    """
 
     header_timeout_s = 10.0
     body_timeout_s = 120.0
@@ -17,6 +23,7 @@ class DeadlineProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._deadline: TimerHandle | None = None
+        self._write_deadline: TimerHandle | None = None
         self._header_bytes = 0
         self._in_headers = True
 
@@ -26,6 +33,7 @@ class DeadlineProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect(None)
+        self._expect_reader(False)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -39,8 +47,17 @@ class DeadlineProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
-        self._expect(self.body_timeout_s)
         super().on_headers_complete()
+        upload = self.scope["path"].endswith(UPLOADS)
+        self._expect(self.body_timeout_s if upload else min(self.body_timeout_s, _JSON_TIMEOUT_S))
+
+    def pause_writing(self) -> None:
+        self._expect_reader(True)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._expect_reader(False)
+        super().resume_writing()
 
     def on_message_complete(self) -> None:
         self._in_headers, self._header_bytes = True, 0
@@ -52,6 +69,13 @@ class DeadlineProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if timeout_s is None else self.loop.call_later(timeout_s, self._too_late)
+
+    def _expect_reader(self, expected: bool) -> None:
+        """Start or end the time within which the other side must read something of what waits for it."""
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
+        # What waits is thrown away: `close` would go on waiting for it to be read.
+        self._write_deadline = self.loop.call_later(self.body_timeout_s, self.transport.abort) if expected else None
 
     def _too_late(self) -> None:
         self._deadline = None

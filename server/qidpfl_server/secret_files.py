@@ -1,6 +1,7 @@
 """The admin and viewer tokens: created at first start, kept in files that only the operator can read."""
 
 import os
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ class Secrets:
 
 def load_secrets(folder: Path) -> Secrets:
     """Read the tokens, creating those that are missing."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     created = []
     values = {}
     for role in ("admin", "viewer"):
@@ -33,13 +34,43 @@ def load_secrets(folder: Path) -> Secrets:
 
 
 def create_private(path: Path, text: str) -> bool:
-    """Write a file for the operator only, unless it is there; of two processes at once only one succeeds."""
+    """Write a file for the operator only, unless it is there; of two processes at once only one succeeds.
+
+    It appears under its name when it is complete and durable: a process that is killed leaves no half of it.
+    """
+    if path.exists():
+        return False
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"{text}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        _give_name(partial, path)
     except FileExistsError:
         return False
-    with os.fdopen(descriptor, "w") as file:
-        file.write(f"{text}\n")
-        file.flush()
-        os.fsync(file.fileno())
+    finally:
+        partial.unlink(missing_ok=True)
+    sync_folder(path.parent)
     return True
+
+
+def _give_name(partial: Path, path: Path) -> None:
+    """Unlike a rename, a link never replaces what somebody else has put there meanwhile."""
+    try:
+        os.link(partial, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # Some file systems have no links.
+        os.rename(partial, path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

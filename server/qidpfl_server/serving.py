@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +13,15 @@ from types import FrameType
 import structlog
 import uvicorn
 
+from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.tasks import TaskSpec
 
 from .api.announcements import Announcements
 from .api.app import create_app
 from .clock import SystemClock
 from .clockwork import Clockwork
-from .errors import CoordinatorError
+from .errors import CoordinatorError, Refused
 from .evaluation import Evaluators
 from .heaps import share_heaps
 from .http_protocol import protocol_with
@@ -27,9 +30,11 @@ from .progress import is_shown, show_progress
 from .results import Results
 from .secret_files import Secrets, load_secrets
 from .settings import Settings
+from .starting import prepare_blobs, require_living_tasks
 from .store.blobs import Blobs
 from .store.database import exclusive, migrate, open_engine, require_existing
 from .store.store import Store
+from .store.transaction import Transaction
 from .tasks import create_task, new_codes, save_initial_model
 
 _log = structlog.get_logger()
@@ -42,8 +47,10 @@ def opened_store(settings: Settings, *, create: bool = False) -> Iterator[Store]
     if not create:
         require_existing(engine)
     migrate(engine)
-    store = Store(engine, Blobs(settings.blob_folder))
+    store = Store(engine, Blobs(settings.blob_folder, create=False))
     try:
+        if create:
+            prepare_blobs(store)
         yield store
     finally:
         store.close()
@@ -56,24 +63,32 @@ def ensure_task(
 
     Its enrolment code is written down before it exists: a crash in between must not lose it.
     """
-    if store.read(lambda tx: tx.tasks.by_name(name)) is not None:
+    if (known := store.read(lambda tx: tx.tasks.by_name(name))) is not None:
+        if known.spec_digest != spec.digest:
+            _log.warning("task_differs", task=name, reason="there is a task of this name with another spec: it stays")
         return False
     model = save_initial_model(store.blobs, spec)
     now, task_id = SystemClock().now(), new_id()
     codes = new_codes(task_id, 1)
     write_down(codes[0])
-    store.write(
-        lambda tx: create_task(
-            tx,
-            name=name,
-            preset_name=preset_name,
-            spec=spec,
-            model=model,
-            now=now,
-            task_id=task_id,
-            codes=codes,
+    try:
+        store.write(
+            lambda tx: create_task(
+                tx,
+                name=name,
+                preset_name=preset_name,
+                spec=spec,
+                model=model,
+                now=now,
+                task_id=task_id,
+                codes=codes,
+            )
         )
-    )
+    except Refused as error:
+        if error.code is ErrorCode.TASK_EXISTS and store.read(lambda tx: tx.tasks.by_name(name)) is not None:
+            # Another coordinator on the same database was faster.
+            return False
+        raise
     return True
 
 
@@ -84,23 +99,42 @@ def check_tls(settings: Settings) -> None:
     for path in (settings.tls_cert, settings.tls_key):
         if path is not None and not path.is_file():
             raise CoordinatorError(f"{path} is not a file")
+    if settings.tls_cert is not None:
+        try:
+            # A password would be asked for at a terminal that a service does not have.
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")
+        except ssl.SSLError as error:
+            raise CoordinatorError(
+                f"{settings.tls_cert} and {settings.tls_key} are not a certificate and its key, in PEM and without"
+                f" password ({error.reason or error})"
+            ) from error
 
 
 def serve(
-    settings: Settings, store: Store, *, own_workloads: Sequence[str] = (), exit_when_finished: bool = False
+    settings: Settings,
+    store: Store,
+    *,
+    prepare: Callable[[], None] = lambda: None,
+    own_workloads: Sequence[str] = (),
+    exit_when_finished: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or until all tasks have ended."""
+    """Serve until SIGTERM or SIGINT, or until all tasks have ended. `prepare` runs once the store is this process's."""
     share_heaps()
-    secrets = load_secrets(settings.state_dir)
-    _show_secrets(secrets)
     evaluators = Evaluators(data_dir=settings.data_dir, own=own_workloads)
     with exclusive(store.engine), _results(settings, store):
+        store.read(require_living_tasks)
+        secrets = load_secrets(settings.state_dir)
+        _show_secrets(secrets)
+        prepare()
         _prepare_evaluation(store, evaluators)
         try:
             asyncio.run(_serve(settings, store, secrets, evaluators, exit_when_finished=exit_when_finished))
         except SystemExit as error:
             # uvicorn has logged the reason.
             raise CoordinatorError(f"cannot listen on {settings.host}:{settings.port}") from error
+    if exit_when_finished:
+        store.read(_require_good_ends)
 
 
 async def _serve(
@@ -172,11 +206,22 @@ async def _stop_when_finished(server: _Server, store: Store) -> None:
     """Leave some seconds after the last task has ended, so that clients can read its end and their ledgers."""
     while True:
         await asyncio.sleep(1)
-        tasks = await asyncio.to_thread(store.read, lambda tx: tx.tasks.all())
-        if tasks and all(task.ended for task in tasks):
-            await asyncio.sleep(5)
-            server.stop()
-            return
+        # A store that is away for a while, or cannot be read, must not keep the process for ever.
+        with contextlib.suppress(CoordinatorError):
+            tasks = await asyncio.to_thread(store.read, lambda tx: tx.tasks.all())
+            if tasks and all(task.ended for task in tasks):
+                await asyncio.sleep(5)
+                server.stop()
+                return
+
+
+def _require_good_ends(tx: Transaction) -> None:
+    """Who waits for the end of the process learns from its exit code how the tasks ended."""
+    for task in tx.tasks.all():
+        if not task.ended:
+            raise CoordinatorError(f"stopped while task {task.name} was {task.state}")
+        if task.state is TaskState.FAILED:
+            raise CoordinatorError(f"task {task.name} failed: {task.reason}")
 
 
 def _prepare_evaluation(store: Store, evaluators: Evaluators) -> None:

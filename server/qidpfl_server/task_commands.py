@@ -144,8 +144,8 @@ def stop_command(where: Where, task: TaskName) -> None:
 
 
 def task_named(tx: Transaction, name: str) -> Task:
-    """The task with this name or id."""
-    task = tx.tasks.by_name(name) or tx.tasks.get(name)
+    """The task with this id or name."""
+    task = tx.tasks.get(name) or tx.tasks.by_name(name)
     if task is None:
         raise CoordinatorError(f"there is no task {name!r}")
     return task
@@ -165,6 +165,8 @@ def parsed_overrides(text: str) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError as error:
         raise CoordinatorError(f"--overrides is not JSON: {error}") from error
+    except RecursionError:
+        raise CoordinatorError("--overrides is nested too deeply") from None
     if not isinstance(value, dict):
         raise CoordinatorError("--overrides must be a JSON object")
     return value

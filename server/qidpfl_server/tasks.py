@@ -67,6 +67,8 @@ def create_task(
     task_id = task_id or new_id()
     if tx.tasks.by_name(name) is not None:
         raise Refused(ErrorCode.TASK_EXISTS, f"there is already a task named {name!r}")
+    if tx.tasks.get(name) is not None:
+        raise Refused(ErrorCode.TASK_EXISTS, f"{name!r} is the id of another task")
     task = Task(
         task_id=task_id,
         name=name,

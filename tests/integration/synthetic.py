@@ -70,5 +70,7 @@ def applicant(
         "open_data": SyntheticData(),
         "noise": SystemNoise(),
         "report": report,
+        # Tests that start a coordinator again find it at another port.
+        "moved": True,
     }
     return Applicant(**fields | options)

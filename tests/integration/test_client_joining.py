@@ -13,7 +13,7 @@ from synthetic import SyntheticData, SyntheticLearner, applicant
 
 from qidpfl_client.api import connect
 from qidpfl_client.endurance import take_part
-from qidpfl_client.errors import ClientError, JournalError, OwnerLimit
+from qidpfl_client.errors import ClientError, JournalError, Misconfigured, OwnerLimit
 from qidpfl_client.journal import Entry, Journal
 from qidpfl_client.ledger import OwnLedger, read_ledger
 from qidpfl_client.owner import Owner
@@ -189,3 +189,11 @@ def test_an_update_that_could_not_be_taken_is_sent_again_as_it_is(journal: Path)
         ledger = play(coordinator, journal)
     assert len(coordinator.received) == 8 and len(set(coordinator.received)) == 3
     assert [state for _, state in states(ledger)] == [SpendState.SPENT] * 3
+
+
+def test_the_token_of_one_coordinator_is_not_shown_to_another(journal: Path) -> None:
+    with serving(HostileCoordinator()) as first:
+        play(first, journal)
+    with serving(HostileCoordinator()) as thief, pytest.raises(Misconfigured, match="--moved"):
+        play(thief, journal, moved=False)
+    assert thief.polls == 0 and not thief.profiles

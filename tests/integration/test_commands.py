@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,15 @@ def tasks_of(coordinator: Coordinator) -> list[dict[str, Any]]:
     return answer
 
 
+def change_task(folder: Path, task_id: str, **values: Any) -> None:
+    """Edit the row of a task, behind the coordinator's back."""
+    columns = ", ".join(f"{name} = :{name}" for name in values)
+    database = sqlite3.connect(folder / "coordinator.db", timeout=30)
+    with database:
+        database.execute(f"update tasks set {columns} where task_id = :task_id", values | {"task_id": task_id})
+    database.close()
+
+
 def files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
@@ -127,9 +137,31 @@ def test_serve_ends_by_itself_when_all_tasks_have_ended(tmp_path: Path) -> None:
     assert listed(tmp_path) == {"digits": ("finished", "2/2")}
 
 
+def test_serve_ends_by_itself_also_when_the_tasks_could_not_be_read_for_a_while(tmp_path: Path) -> None:
+    task_id, _ = create(tmp_path, "mine")
+    with running(tmp_path, arguments=("--exit-when-finished",)) as coordinator:
+        change_task(tmp_path, task_id, state="unheard-of")
+        # It looks once a second.
+        time.sleep(2.5)
+        change_task(tmp_path, task_id, state="stopped", reason="stopped", ended_at=1)
+        assert coordinator.process is not None and coordinator.process.wait(timeout=30) == 0
+
+
+def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "own.pem").write_text("not PEM")
+    (tmp_path / "own.key").write_text("not PEM either")
+    pair = ("--tls-cert", tmp_path / "own.pem", "--tls-key", tmp_path / "own.key")
+    done = command("serve", "--port", "0", *pair, "--state-dir", tmp_path / "state")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    said = f"qidpfl-server: {tmp_path / 'own.pem'} and {tmp_path / 'own.key'} are not a certificate and its key, in PEM"
+    assert done.stderr.startswith(said)
+    assert files(tmp_path) == {"own.pem", "own.key"}
+
+
 def test_a_second_coordinator_on_the_same_sqlite_store_ends_with_one_line(tmp_path: Path) -> None:
     with running(tmp_path):
-        second = command("serve", "--port", "0", "--state-dir", tmp_path)
+        second = command("serve", "--port", "0", "--preset", "digits", "--state-dir", tmp_path)
+        assert (listed(tmp_path), list(tmp_path.glob("*.code*"))) == ({}, [])
     assert second.returncode == 1
     assert second.stderr.splitlines()[-1].startswith("qidpfl-server: another coordinator is running on ")
 
@@ -201,6 +233,16 @@ def test_stop_on_a_stopped_store_ends_a_task_that_enrols_and_may_be_repeated(tmp
     create(tmp_path, "early")
     for _ in range(2):
         assert output("tasks", "stop", "early", "--state-dir", tmp_path).split("\t")[1:3] == ["early", "stopped"]
+
+
+def test_an_id_is_always_the_task_with_this_id(tmp_path: Path) -> None:
+    first, _ = create(tmp_path, "first")
+    second, _ = create(tmp_path, "second")
+    refused = command("tasks", "create", first, "--preset", "digits", "--state-dir", tmp_path)
+    assert refused.stderr == f"qidpfl-server: task_exists: '{first}' is the id of another task\n"
+    change_task(tmp_path, second, name=first)
+    output("tasks", "stop", first, "--state-dir", tmp_path)
+    assert listed(tmp_path) == {"first": ("stopped", "0/2"), first: ("enrolling", "0/2")}
 
 
 # --- export ----------------------------------------------------------------------------------------------------------
@@ -391,7 +433,23 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
     "no store to audit": (("audit",), "there is no store at sqlite:///"),
     "no store to export": (("export", "x", "--out", "out"), "there is no store at sqlite:///"),
     "no store to back up": (("backup", "--out", "out"), "there is no store at sqlite:///"),
-    "not a URL": (("audit", "--store-url", "nonsense"), "'nonsense' is not a database URL"),
+    "not a URL": (("audit", "--store-url", "nonsense"), "the store URL is not a database URL"),
+    "URL without a colon": (
+        ("audit", "--store-url", "postgresql//user:secret@host/db"),
+        "the store URL is not a database URL",
+    ),
+    "URL with an impossible port": (
+        ("audit", "--store-url", "postgresql://user:secret@host:notaport/db"),
+        "the store URL is not a database URL",
+    ),
+    "JSON that is nested too deeply": (
+        ("tasks", "create", "x", "--preset", "digits", "--overrides", '{"a":' * 5000 + "1" + "}" * 5000),
+        "--overrides is nested too deeply",
+    ),
+    "JSON that is nested deeply": (
+        ("tasks", "create", "x", "--preset", "digits", "--overrides", '{"a":' * 900 + "1" + "}" * 900),
+        "a: ",
+    ),
     "other database": (("serve", "--store-url", "mysql://host/db"), "mysql is not supported"),
     "PostgreSQL that is not there": (
         ("audit", "--store-url", "postgresql://nobody:secret@127.0.0.1:1/none"),
@@ -413,6 +471,7 @@ def test_a_mistake_is_one_line_exit_code_1_and_leaves_nothing(
     done = command(*arguments, "--state-dir", tmp_path / "state")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"qidpfl-server: {said}") and len(done.stderr.splitlines()) == 1
+    assert "secret" not in done.stderr
     assert files(tmp_path) == set()
 
 

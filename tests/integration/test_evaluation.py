@@ -18,11 +18,15 @@ from torch import nn
 from qidpfl_server.evaluation import Evaluators
 from qidpfl_server.models import initial_parameters
 from qidpfl_server.own_workloads import describe_workload
+from qidpfl_shared.protocol import layouts
 from qidpfl_shared.protocol.presets import PRESETS, preset
-from qidpfl_shared.protocol.tasks import TaskSpec
+from qidpfl_shared.protocol.tasks import TaskSpec, WorkloadSpec
 from qidpfl_shared.protocol.wire import Vector32, flatten, unflatten
+from qidpfl_shared.workloads.builtin import DATA_SETS, NETWORKS
 from qidpfl_shared.workloads.loading import load_workload
+from qidpfl_shared.workloads.networks import layout_of
 from qidpfl_shared.workloads.records import Records, bounded
+from qidpfl_shared.workloads.workload import UnknownWorkload
 
 HERE = Path(__file__).parent
 DATA = Path(os.environ["QIDPFL_DATA_DIR"]) if os.environ.get("QIDPFL_DATA_DIR") else None
@@ -100,6 +104,41 @@ def test_the_digits_are_evaluated_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["True", "False"]
+
+
+@pytest.mark.parametrize("dataset", DATA_SETS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_layout_that_a_task_must_have_is_that_of_the_built_in_network(dataset: str, network: str) -> None:
+    labels = DATA_SETS[dataset].labels
+    try:
+        workload = load_workload(WorkloadSpec(dataset=dataset, network=network, labels=labels))
+    except UnknownWorkload:
+        assert layouts.built_in(dataset=dataset, network=network) is None
+    else:
+        assert layouts.built_in(dataset=dataset, network=network) == layout_of(workload.network())
+
+
+def test_a_task_that_cannot_be_evaluated_is_said_and_leaves_the_evaluation_of_others_alone() -> None:
+    """What is wrong with the layout is found only when the parameters are put into the network."""
+    own = describe_workload("own_workload:Plane", None)
+    sound = preset("digits", own.overrides({}))
+    other = preset("digits", own.overrides({}) | {"layout": {"tensors": [{"name": "w", "shape": []}]}})
+    evaluators = Evaluators(own=[own.name])
+    with structlog.testing.capture_logs() as said:
+        for _ in range(2):
+            assert evaluators.of(other).evaluate(other, initial_parameters(other)) is None
+        assert evaluators.of(sound).evaluate(sound, initial_parameters(sound)) is not None
+    assert [line["event"] for line in said] == ["unevaluated"]
+
+
+def test_a_task_whose_workload_cannot_be_loaded_leaves_the_evaluation_of_others_alone() -> None:
+    own = describe_workload("own_workload:Plane", None)
+    sound = preset("digits", own.overrides({}))
+    claiming = preset("digits", own.overrides({"workload": {"convex": True}}))
+    evaluators = Evaluators(own=[own.name])
+    assert claiming.workload.convex and not sound.workload.convex
+    assert evaluators.of(claiming).evaluate(claiming, initial_parameters(claiming)) is None
+    assert evaluators.of(sound).evaluate(sound, initial_parameters(sound)) is not None
 
 
 @needs_data

@@ -1,7 +1,9 @@
 """What the network, the machine and the disk may do to a coordinator, and how it gets over it."""
 
 import http.client
+import json
 import os
+import queue
 import signal
 import socket
 import sqlite3
@@ -12,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -136,13 +138,38 @@ def test_two_hundred_kilobytes_of_header_are_refused(coordinator: Coordinator, r
     assert httpx.get(f"{coordinator.url}/healthz", timeout=60).status_code == 200
 
 
-def test_forwarded_headers_are_trusted_only_from_a_configured_proxy(coordinator: Coordinator, tmp_path: Path) -> None:
-    forwarded = {"X-Forwarded-For": "203.0.113.7", "X-Forwarded-Proto": "https"}
-    with running(tmp_path, environment={"QIDPFL_FORWARDED_ALLOW_IPS": "127.0.0.1"}) as trusting:
-        for live, scheme in ((coordinator, "http"), (trusting, "https")):
-            # A redirect to the address without the last slash repeats the scheme that the coordinator believes in.
-            answer = httpx.get(f"{live.url}/v1/tasks/", headers=forwarded, follow_redirects=False, timeout=60)
-            assert urlsplit(answer.headers["Location"]).scheme == scheme
+class Overheard(Coordinator):
+    """A coordinator whose log is kept."""
+
+    def _drain(self) -> None:
+        self.log: queue.Queue[str] = queue.Queue()
+        assert self.process is not None and self.process.stderr is not None
+        threading.Thread(target=_keep, args=[self.process.stderr, self.log], daemon=True).start()
+
+
+def _keep(stream: IO[str], log: "queue.Queue[str]") -> None:
+    with stream:
+        for line in stream:
+            log.put(line)
+
+
+@pytest.mark.parametrize(("trusted", "seen"), [("", "127.0.0.1"), ("127.0.0.1", "203.0.113.7")])
+def test_forwarded_headers_are_trusted_only_from_a_configured_proxy(tmp_path: Path, trusted: str, seen: str) -> None:
+    live = Overheard(tmp_path, environment={"QIDPFL_FORWARDED_ALLOW_IPS": trusted})
+    live.start()
+    try:
+        task_id, code = live.create_task()
+        with closing(sqlite3.connect(tmp_path / "coordinator.db", isolation_level=None)) as holder:
+            holder.execute("BEGIN IMMEDIATE")
+            # What fails is logged with the address that the coordinator believes in.
+            body = {"enrolment_code": code, "enrolment_key": "key-behind-a-proxy"}
+            url, headers = f"{live.url}/v1/tasks/{task_id}/clients", {"X-Forwarded-For": "203.0.113.7"}
+            assert httpx.post(url, json=body, headers=headers, timeout=60).status_code == 503
+        while '"request_failed"' not in (line := live.log.get(timeout=60)):
+            pass
+        assert json.loads(line)["client"] == seen
+    finally:
+        live.stop()
 
 
 # --- stopping --------------------------------------------------------------------------------------------------------

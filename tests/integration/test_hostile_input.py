@@ -188,7 +188,7 @@ def hostile_bodies(valid: dict[str, Any], field: str) -> dict[str, bytes]:
 
 
 def odd_bodies(valid: dict[str, Any]) -> dict[str, bytes]:
-    """Bodies that a lenient reader may accept."""
+    """Bodies that a lenient reader would accept."""
     text = json.dumps(valid)
     return {
         "a BOM": codecs.BOM_UTF8 + text.encode(),
@@ -216,12 +216,13 @@ def test_hostile_json_is_refused_with_a_code(stage: Stage, route: str) -> None:
             if not (400 <= answer.status_code < 500 and has_code(answer)):
                 wrong.append((name, answer.status_code, answer.text[:200]))
         for name, body in odd_bodies(valid).items():
-            answer = http.request(method, url, content=body, headers={"Content-Type": "application/json"})
-            if not (answer.status_code < 400 or (answer.status_code < 500 and has_code(answer))):
+            answer = http.request(method, url, content=body, headers={"Content-Type": "Application/JSON"})
+            if (answer.status_code, has_code(answer)) != (400, True):
                 wrong.append((name, answer.status_code, answer.text[:200]))
-        for kind in ("text/plain", "application/json; charset=utf-16", "application/x-www-form-urlencoded", "\xff", ""):
-            answer = http.request(method, url, content=b"{", headers={b"Content-Type": kind.encode("latin-1")})
-            if not (400 <= answer.status_code < 500 and has_code(answer)):
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "application/x+json", "\xff", ""):
+            content = json.dumps(valid).encode()
+            answer = http.request(method, url, content=content, headers={b"Content-Type": kind.encode("latin-1")})
+            if not (answer.status_code == 415 and has_code(answer)):
                 wrong.append((kind, answer.status_code, answer.text[:200]))
     assert wrong == []
 
@@ -249,6 +250,8 @@ def test_hostile_json_is_refused_with_a_code(stage: Stage, route: str) -> None:
         ("GET", "/{task_id}/nothing"),
         ("PATCH", "/{task_id}"),
         ("DELETE", "/{task_id}/rounds/1/update"),
+        ("GET", "/"),
+        ("GET", "/{task_id}/"),
     ],
 )
 def test_hostile_paths_and_queries_are_refused_with_a_code(stage: Stage, method: str, path: str) -> None:
@@ -267,3 +270,55 @@ def test_a_token_of_any_shape_is_only_unknown(stage: Stage) -> None:
 
 def has_code(answer: httpx.Response) -> bool:
     return answer.headers.get("Content-Type") == "application/problem+json" and bool(answer.json()["code"])
+
+
+def test_another_method_learns_which_ones_there_are(stage: Stage) -> None:
+    base = f"{stage.coordinator.url}/v1/tasks/{stage.task_id}"
+    for path, methods in {"": "GET", "/clients": "GET, POST", "/models/0": "GET, PUT", "/clients/me": "DELETE"}.items():
+        answer = httpx.patch(base + path, timeout=60)
+        assert (answer.status_code, answer.headers["Allow"]) == (405, methods)
+
+
+@pytest.mark.parametrize("client_id", ["%00", "a" * 65, "%ff", "a%0a"])
+def test_a_client_id_of_any_shape_is_only_refused(stage: Stage, client_id: str) -> None:
+    url = f"{stage.coordinator.url}/v1/tasks/{stage.task_id}/clients/{client_id}"
+    answer = httpx.delete(url, headers={"Authorization": f"Bearer {stage.admin_token}"}, timeout=60)
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+
+
+def test_what_is_refused_by_its_headers_is_counted(stage: Stage) -> None:
+    url, sent = f"{stage.coordinator.url}/v1/tasks/{stage.task_id}/clients", {"Content-Encoding": "gzip"}
+    before = _counted(stage, 415)
+    assert httpx.post(url, content=b"x", headers=sent, timeout=60).status_code == 415
+    assert _counted(stage, 415) == before + 1
+
+
+def _counted(stage: Stage, status: int) -> float:
+    text = httpx.get(f"{stage.coordinator.url}/metrics", timeout=60).text
+    prefix = f'qidpfl_requests_total{{method="POST",status="{status}"}} '
+    return sum(float(line.removeprefix(prefix)) for line in text.splitlines() if line.startswith(prefix))
+
+
+def test_every_error_of_the_document_has_its_schema_under_its_own_media_type(stage: Stage) -> None:
+    document = httpx.get(f"{stage.coordinator.url}/openapi.json", timeout=60).json()
+    operations = [
+        (f"{method.upper()} {path}", operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if path.startswith("/v1/")
+    ]
+    assert len(operations) > 15
+    for name, operation in operations:
+        errors = {status: answer for status, answer in operation["responses"].items() if int(status) >= 400}
+        assert {"429", "500", "503"} <= set(errors), name
+        for answer in errors.values():
+            assert list(answer["content"]) == ["application/problem+json"], name
+            schema = answer["content"]["application/problem+json"]["schema"]
+            assert schema == {"$ref": "#/components/schemas/Problem"}, name
+            codes = answer["description"].split(", ")
+            assert len(codes) == len(set(codes)), name
+        if "application/json" in operation.get("requestBody", {}).get("content", {}):
+            assert {"400", "413", "415", "422", "507"} <= set(errors), name
+        if "application/octet-stream" in operation.get("requestBody", {}).get("content", {}):
+            (digest,) = [one for one in operation["parameters"] if one["name"] == "content-digest"]
+            assert digest["required"]

@@ -183,7 +183,8 @@ def test_every_route_is_in_the_table(tmp_path: Path) -> None:
 def test_a_route_answers_each_role_as_the_table_says(stage: Stage, method: str, path: str) -> None:
     # Stopping is tried on the task that nothing else is tried on.
     task_id = stage.elsewhere.task_id if path.endswith("/stop") else stage.task_id
-    concrete = path.replace("{task_id}", task_id).replace("{version}", "0").replace("{round_number}", "1")
+    concrete = path.replace("{task_id}", task_id).replace("{version}", "0")
+    concrete = concrete.replace("{round_number}", "1").replace("{client_id}", "nobody")
     enrolment = {"enrolment_code": stage.tokens["enrolment code"], "enrolment_key": "key-of-somebody-late"}
     bodies: dict[str, Any] = {
         "/v1/tasks": {"name": "here", "preset": "digits"},

@@ -258,6 +258,28 @@ def test_an_upload_that_may_not_be_sent_is_refused_and_leaves_nothing(
     assert data == doomed.stored or left_behind(coordinator, data) == []
 
 
+def test_a_norm_that_no_noise_explains_is_refused_and_leaves_nothing(coordinator: Coordinator, gather: Gather) -> None:
+    client, *_ = gather()
+    offer = offer_to(client)
+    client.declare(offer).raise_for_status()
+    honest = np.frombuffer(client.update(offer), dtype="<f4")
+    for vector in (np.full_like(honest, 3e38), honest * np.float32(100)):
+        assert refusal(client.upload(offer, vector.tobytes())) == (422, "out_of_bounds")
+        assert rows(coordinator, "updates", client.task_id) == []
+        assert left_behind(coordinator, vector.tobytes()) == []
+    # Three times the noise is too much, but that is the audit's to say.
+    assert client.upload(offer, (honest * np.float32(3)).tobytes()).status_code == 200
+
+
+def test_without_noise_only_the_signal_counts(coordinator: Coordinator, gather: Gather) -> None:
+    client, *_ = gather(privacy={"noise": False}, game={"policy": "none"})
+    offer = offer_to(client)
+    client.http.put("/rounds/1/budget", json={"join": True}).raise_for_status()
+    empty = bytes(4 * offer["dimension"])
+    assert refusal(client.upload(offer, _with_value(empty, 11 * offer["clip_norm"]))) == (422, "out_of_bounds")
+    assert client.upload(offer, _with_value(empty, offer["clip_norm"])).status_code == 200
+
+
 def test_a_client_of_another_task_cannot_upload_here(coordinator: Coordinator, doomed: Doomed) -> None:
     before = rows(coordinator, "updates", doomed.declared.task_id)
     url = f"{doomed.declared.http.base_url}rounds/1/update"
@@ -642,7 +664,8 @@ def test_drop_outs_raise_nobody_elses_pay(coordinator: Coordinator, gather: Gath
 
 
 def test_a_model_that_nobody_can_evaluate_is_trained_unevaluated(coordinator: Coordinator, gather: Gather) -> None:
-    clients = gather(layout={"tensors": [{"name": "theirs", "shape": [100]}]}, game={"horizon": 1})
+    layout = {"tensors": [{"name": "theirs", "shape": [100]}]}
+    clients = gather(workload={"network": "theirs"}, layout=layout, game={"horizon": 1})
     play_all(clients)
     assert answer_to(clients[0], "1.1")["reason"] == "horizon_reached"
     settled = result(coordinator, clients[0].task_id)

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import anyio.to_thread
-from fastapi import APIRouter, BackgroundTasks, Body, Header, Request
+from fastapi import APIRouter, BackgroundTasks, Body, Request
 
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
@@ -16,11 +16,12 @@ from ..settlement import stop_task
 from ..tasks import create_task, give_initial_model, known_initial_model, save_initial_model, start_task, task_spec
 from ..views import model_info, task_summary, task_view
 from .auth import Admin, Operator, TaskId
-from .bodies import VECTOR_BODY, check_headers, receive
+from .bodies import CONTENT_DIGEST, VECTOR_BODY, check_headers, receive
 from .context import Ctx
-from .problems import responses
+from .problems import JSON_BODY, responses
+from .strict_json import StrictJsonRoute
 
-router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
+router = APIRouter(prefix="/v1/tasks", tags=["tasks"], route_class=StrictJsonRoute)
 
 
 @router.post(
@@ -30,9 +31,8 @@ router = APIRouter(prefix="/v1/tasks", tags=["tasks"])
     responses=responses(
         ErrorCode.UNAUTHENTICATED,
         ErrorCode.FORBIDDEN,
-        ErrorCode.MALFORMED_JSON,
+        *JSON_BODY,
         ErrorCode.TASK_EXISTS,
-        ErrorCode.INVALID_REQUEST,
         ErrorCode.UNKNOWN_PRESET,
         ErrorCode.INCONSISTENT_SPEC,
         ErrorCode.REWARD_RANGE_REQUIRED,
@@ -88,17 +88,16 @@ async def list_tasks(context: Ctx, caller: Operator) -> list[TaskSummary]:
         ErrorCode.NOT_FINITE,
         ErrorCode.STORAGE_FULL,
     ),
-    openapi_extra={"requestBody": VECTOR_BODY},
+    openapi_extra={"requestBody": VECTOR_BODY, "parameters": [CONTENT_DIGEST]},
 )
 async def put_initial_model(
     context: Ctx,
     caller: Admin,
     task_id: TaskId,
     request: Request,
-    content_digest: Annotated[str, Header(max_length=1000, description="sha-256=:base64: (RFC 9530)")] = "",
 ) -> ModelInfo:
     """Train from this model instead of a new one. Until the first round is announced; the same bytes again always."""
-    digest = parse_content_digest(content_digest)
+    digest = parse_content_digest(request.headers.get("content-digest", ""))
     known = await context.read(lambda tx: known_initial_model(tx, task_id, digest))
     task = await context.read(lambda tx: locked(tx, task_id))
     if known is None:
@@ -106,8 +105,7 @@ async def put_initial_model(
         check_headers(request, byte_length)
         now = context.now()
         with context.store.blobs.stage() as blob:
-            async with context.upload_slots:
-                await receive(context, blob, request.stream(), byte_length=byte_length, digest=digest)
+            await receive(context, blob, request.stream(), byte_length=byte_length, digest=digest)
             known = await context.write(lambda tx: give_initial_model(tx, task_id, blob, now))
         failpoint("model.after_commit")
     return model_info(task, known)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import anyio.to_thread
 import structlog
 
-from ..errors import CoordinatorError
+from ..patience import may_pass
 from ..store.store import Store
 from ..views import Board, board
 
@@ -22,6 +22,12 @@ class _Feed:
         self.changed = asyncio.Event()
         self.reading = asyncio.Lock()
 
+    def wake_all(self, board: Board | None) -> None:
+        """Show another board to everybody who waits."""
+        self.board = board
+        self.changed.set()
+        self.changed = asyncio.Event()
+
 
 class Announcements:
     """The boards of all tasks that somebody asks for, kept fresh by the store's commits and other processes' pulse."""
@@ -33,6 +39,7 @@ class Announcements:
         self._stale: set[str] = set()
         self._wake = asyncio.Event()
         self._closing = False
+        self.ended = False
         self._foreign_commits = -1
         self._listeners: list[Callable[[set[str]], None]] = []
         self._foreign_listeners: list[Callable[[], None]] = []
@@ -82,31 +89,39 @@ class Announcements:
             return
 
     async def run(self) -> None:
-        """Refresh what has changed, here or (seen once a second) in another process."""
+        """Refresh what has changed, here or (seen once a second) in another process; `ended` says that it is over."""
         next_look = time.monotonic()
-        while not self._closing:
-            try:
-                async with asyncio.timeout(1.0):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            self._wake.clear()
-            try:
-                if time.monotonic() >= next_look:
-                    next_look = time.monotonic() + 1.0
-                    await self._look_at_pulse()
-                await self._refresh_stale()
-            except CoordinatorError as error:
-                _log.warning("store_unavailable", reason=str(error))
+        try:
+            while not self._closing:
+                try:
+                    async with asyncio.timeout(1.0):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                self._wake.clear()
+                try:
+                    if time.monotonic() >= next_look:
+                        next_look = time.monotonic() + 1.0
+                        await self._look_at_pulse()
+                    await self._refresh_stale()
+                except Exception as error:
+                    _log.warning("store_unavailable", reason=str(error))
+        finally:
+            self.ended = True
 
     async def _refresh_stale(self) -> None:
         stale, self._stale = self._stale, set()
-        try:
-            for task_id in stale & set(self._feeds):
-                await self._refresh(task_id, self._feeds[task_id])
-        except CoordinatorError:
-            self._stale |= stale
-            raise
+        for task_id in stale & set(self._feeds):
+            feed = self._feeds.setdefault(task_id, _Feed())
+            try:
+                await self._refresh(task_id, feed)
+            except Exception as error:
+                if may_pass(error):
+                    self._stale |= stale
+                    raise
+                # Whoever waits asks again, and is told: the others must not wait for it.
+                _log.error("task_unreadable", task=task_id, reason=str(error))
+                feed.wake_all(None)
         if stale:
             self._notify(stale)
 
@@ -127,9 +142,7 @@ class Announcements:
         async with feed.reading:
             if first and feed.board is not None:
                 return
-            feed.board = await anyio.to_thread.run_sync(self._store.read, lambda tx: board(tx, task_id))
-            feed.changed.set()
-            feed.changed = asyncio.Event()
+            feed.wake_all(await anyio.to_thread.run_sync(self._store.read, lambda tx: board(tx, task_id)))
 
     def _notify(self, task_ids: set[str]) -> None:
         for listener in self._listeners:

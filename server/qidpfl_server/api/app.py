@@ -15,6 +15,7 @@ from ..store.store import Store
 from . import admin, operations, participants, problems, reading, roster
 from .announcements import Announcements
 from .context import Context
+from .documented import DocumentedApp
 from .limits import RequestLimits
 from .metrics import Metrics
 
@@ -52,7 +53,7 @@ def create_app(
             group.cancel_scope.cancel()
 
     docs = settings.docs_are_open
-    app = FastAPI(
+    app = DocumentedApp(
         title="QI-DPFL coordinator",
         version="1",
         description=_DESCRIPTION,
@@ -60,6 +61,8 @@ def create_app(
         openapi_url="/openapi.json" if docs else None,
         docs_url="/docs" if docs else None,
         redoc_url=None,
+        # A redirect would lead to whatever host the caller has named.
+        redirect_slashes=False,
     )
     app.state.context = Context(
         settings=settings,

@@ -16,8 +16,10 @@ from qidpfl_shared.protocol.wire import BYTES_PER_PARAMETER
 from ..errors import Refused
 from ..store.blobs import StagedBlob
 from .context import Context
+from .strict_json import media_type
 
-_PIECE = 1 << 20
+# What an upload may hold in memory before it gets a slot.
+_PIECE = 128 * 1024
 # Small enough for the processor's cache, and for a product that does not start threads of its own.
 _BLOCK = 8192
 _BINARY = "application/octet-stream"
@@ -27,13 +29,19 @@ VECTOR_BODY: dict[str, Any] = {
     "description": "exactly 4·d bytes: little-endian float32 in the order of the task's layout",
     "content": {_BINARY: {"schema": {"type": "string", "format": "binary"}}},
 }
+CONTENT_DIGEST: dict[str, Any] = {
+    "in": "header",
+    "name": "content-digest",
+    "required": True,
+    "schema": {"type": "string", "description": "sha-256=:base64: (RFC 9530)"},
+}
 
 
 def check_headers(request: Request, byte_length: int) -> None:
     """Refuse what cannot become a vector of the task before its body is read."""
-    if request.headers.get("content-encoding", "identity") != "identity":
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "no content encoding is accepted")
-    if request.headers.get("content-type", _BINARY).partition(";")[0] != _BINARY:
+    if media_type(request.headers.get("content-type", _BINARY)) != _BINARY:
         raise Refused(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send {_BINARY}")
     length = request.headers.get("content-length", "")
     if not length.isascii() or not length.isdigit():
@@ -67,7 +75,10 @@ class _Checker:
 async def receive(
     context: Context, blob: StagedBlob, body: AsyncIterator[bytes], *, byte_length: int, digest: str
 ) -> float:
-    """Write a body to a staged blob and make it durable; the squared norm of the vector comes back."""
+    """Write a body to a staged blob and make it durable; the squared norm of the vector comes back.
+
+    A slot is held only while there is something to store: one whose bytes do not come blocks nobody.
+    """
     checker = _Checker()
     pieces: list[bytes] = []
     waiting = received = 0
@@ -78,10 +89,12 @@ async def receive(
         pieces.append(chunk)
         waiting += len(chunk)
         if waiting >= _PIECE:
-            await anyio.to_thread.run_sync(_store, blob, checker, pieces, limiter=context.disk)
+            async with context.upload_slots:
+                await anyio.to_thread.run_sync(_store, blob, checker, pieces, limiter=context.disk)
             pieces, waiting = [], 0
             failpoint("upload.mid_body")
-    await anyio.to_thread.run_sync(_finish, blob, checker, pieces, byte_length, digest, limiter=context.disk)
+    async with context.upload_slots:
+        await anyio.to_thread.run_sync(_finish, blob, checker, pieces, byte_length, digest, limiter=context.disk)
     return checker.squared_norm
 
 

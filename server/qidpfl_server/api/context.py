@@ -19,8 +19,10 @@ from ..store.store import Store
 from ..store.transaction import Transaction
 from .announcements import Announcements
 from .callers import KnownCallers
+from .downloads import Downloads
 from .metrics import Metrics
 from .together import Together
+from .turns import Turns
 
 Result = TypeVar("Result")
 # A task and the number of one of its rounds.
@@ -50,6 +52,8 @@ class Context:
         self.metrics = metrics
         self.callers = KnownCallers()
         self.readers = anyio.CapacityLimiter(8)
+        self.turns = Turns()
+        self.downloads = Downloads()
         self.upload_slots = asyncio.Semaphore(settings.max_uploads)
         # Syncs that run at the same time share the disk's own commits.
         self.disk = anyio.CapacityLimiter(16)

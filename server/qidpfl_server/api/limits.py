@@ -5,6 +5,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qidpfl_shared.protocol.errors import ErrorCode
 
+from ..http_protocol import UPLOADS
 from .metrics import Metrics
 from .problems import problem_response
 
@@ -25,24 +26,48 @@ class RequestLimits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path = scope["path"]
-        waits = path.endswith(("/rounds/current", "/events"))
-        if not waits and self._running >= self._max_requests:
+        send = self._counted(scope, send)
+        if scope["path"].endswith(("/rounds/current", "/events")):
+            with self._metrics.waiting.track_inprogress():
+                await self._limited(scope, receive, send)
+            return
+        if self._running >= self._max_requests:
             await problem_response(ErrorCode.TOO_MANY_REQUESTS, retry_after_s=1)(scope, receive, send)
             return
-        gauge = self._metrics.waiting if waits else self._metrics.in_flight
-        self._running += not waits
-        gauge.inc()
+        self._count(1)
         try:
-            await self._limited(scope, receive, send, upload=path.endswith(("/update", "/models/0")))
+            await self._limited(scope, self._uncounted(receive), send)
         finally:
-            self._running -= not waits
-            gauge.dec()
+            self._count(-1)
 
-    async def _limited(self, scope: Scope, receive: Receive, send: Send, *, upload: bool) -> None:
+    def _count(self, change: int) -> None:
+        self._running += change
+        self._metrics.in_flight.inc(change)
+
+    def _uncounted(self, receive: Receive) -> Receive:
+        """The same body; whoever lets us wait for it takes no place from others meanwhile."""
+        complete = False
+
+        async def uncounted() -> Message:
+            nonlocal complete
+            if complete:
+                return await receive()
+            self._count(-1)
+            try:
+                message = await receive()
+            finally:
+                self._count(1)
+            complete = not message.get("more_body", False)
+            if complete and self._running > self._max_requests:
+                raise HTTPException(429)
+            return message
+
+        return uncounted
+
+    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        if not upload:
-            if headers.get(b"content-encoding", b"identity") != b"identity":
+        if not scope["path"].endswith(UPLOADS):
+            if headers.get(b"content-encoding", b"identity").lower() != b"identity":
                 await problem_response(ErrorCode.UNSUPPORTED_MEDIA_TYPE)(scope, receive, send)
                 return
             length = headers.get(b"content-length", b"0")
@@ -50,7 +75,7 @@ class RequestLimits:
                 await problem_response(ErrorCode.BODY_TOO_LARGE)(scope, receive, send)
                 return
             receive = _bounded(receive)
-        await self._app(scope, receive, self._counted(scope, send))
+        await self._app(scope, receive, send)
 
     def _counted(self, scope: Scope, send: Send) -> Send:
         async def counted(message: Message) -> None:

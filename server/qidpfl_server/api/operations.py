@@ -6,7 +6,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.fields import Message
 
-from ..errors import Refused
+from ..errors import Refused, StoreBusy
 from .auth import Bearer, identify
 from .context import Ctx
 from .problems import responses
@@ -28,7 +28,9 @@ async def health() -> Health:
 
 @router.get("/readyz", summary="Can it work?", responses=responses(ErrorCode.STORE_BUSY))
 async def ready(context: Ctx) -> Health:
-    """Answers when the store can be read."""
+    """Answers when the store can be read and rounds are looked after."""
+    if context.clockwork.ended or context.announcements.ended:
+        raise StoreBusy("the coordinator stops, or has to be started again")
     await context.read(lambda tx: tx.pulse())
     return Health()
 

@@ -28,10 +28,24 @@ from ..rounds import mark_coming_back
 from ..views import ledger, selection_verdict
 from .auth import ClientId, RoundNumber, TaskId
 from .context import Ctx, get_context
-from .problems import responses
+from .documented import success
+from .problems import JSON_BODY, responses
+from .strict_json import StrictJsonRoute
 from .uploads import UPLOAD_PARAMETERS, announced_upload, deliver
 
-router = APIRouter(prefix="/v1/tasks/{task_id}", tags=["clients"])
+router = APIRouter(prefix="/v1/tasks/{task_id}", tags=["clients"], route_class=StrictJsonRoute)
+_MOMENT = "2026-01-01T00:00:00Z"
+_SOME_ID, _SOME_DIGEST = "5f1d7a84db00d2fce00b31a7", "9f" * 32
+_ENROL = {"enrolment_code": f"{_SOME_ID}.of-the-operator", "enrolment_key": "some random text of one's own"}
+_ENROLLED = {"client_id": _SOME_ID, "token": "shown-only-once", "ordinal": 0, "spec_digest": _SOME_DIGEST}
+_PROFILE = {"label_counts": [11] * 10, "size": 110, "privacy_value": 1.0, "histogram_rho": 0.1}
+_RECEIPT = {
+    "round_number": 1,
+    "client_id": _SOME_ID,
+    "digest": _SOME_DIGEST,
+    "byte_length": 2600,
+    "received_at": _MOMENT,
+}
 _OWN = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.INVALID_REQUEST)
 
 
@@ -41,18 +55,21 @@ _OWN = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.INVALID_REQUES
     summary="Enrol",
     responses=responses(
         ErrorCode.UNAUTHENTICATED,
-        ErrorCode.MALFORMED_JSON,
+        *JSON_BODY,
         ErrorCode.TASK_FULL,
         ErrorCode.TASK_NOT_ENROLLING,
         ErrorCode.TASK_ENDED,
         ErrorCode.ORDINAL_TAKEN,
         ErrorCode.ALREADY_ENROLLED,
         ErrorCode.CODE_USED,
-        ErrorCode.INVALID_REQUEST,
         ErrorCode.OUT_OF_BOUNDS,
-    ),
+        ErrorCode.STORAGE_FULL,
+    )
+    | success(_ENROLLED, status=201),
 )
-async def enrol_client(context: Ctx, task_id: TaskId, request: Annotated[EnrolRequest, Body()]) -> EnrolAnswer:
+async def enrol_client(
+    context: Ctx, task_id: TaskId, request: Annotated[EnrolRequest, Body(examples=[_ENROL])]
+) -> EnrolAnswer:
     """Become a client of the task. Repeatable with the same key until the profile is stored."""
     now = context.now()
     answer = await context.write(lambda tx: enrol(tx, task_id, request, now))
@@ -67,15 +84,18 @@ async def enrol_client(context: Ctx, task_id: TaskId, request: Annotated[EnrolRe
     summary="Store the profile",
     responses=responses(
         *_OWN,
-        ErrorCode.MALFORMED_JSON,
+        *JSON_BODY,
         ErrorCode.PROFILE_FROZEN,
         ErrorCode.TASK_NOT_ENROLLING,
         ErrorCode.TASK_ENDED,
         ErrorCode.HISTOGRAM_MISMATCH,
         ErrorCode.OUT_OF_BOUNDS,
+        ErrorCode.STORAGE_FULL,
     ),
 )
-async def put_profile(context: Ctx, client_id: ClientId, task_id: TaskId, profile: Annotated[Profile, Body()]) -> None:
+async def put_profile(
+    context: Ctx, client_id: ClientId, task_id: TaskId, profile: Annotated[Profile, Body(examples=[_PROFILE])]
+) -> None:
     """Label histogram, size, privacy value and caps; frozen once stored."""
     now = context.now()
     await context.write(lambda tx: store_profile(tx, client_id, profile, now))
@@ -127,14 +147,16 @@ async def get_announcement(
     summary="Declare a budget, or decline",
     responses=responses(
         *_OWN,
-        ErrorCode.MALFORMED_JSON,
+        *JSON_BODY,
         ErrorCode.NOT_FOUND,
         ErrorCode.NOT_INVITED,
         ErrorCode.BUDGET_DECLARED,
         ErrorCode.UPDATE_EXISTS,
         ErrorCode.ROUND_CLOSED,
         ErrorCode.OUT_OF_BOUNDS,
-    ),
+        ErrorCode.STORAGE_FULL,
+    )
+    | success({"round_number": 1, "state": "declared", "rho": 0.05, "recorded_at": _MOMENT}),
 )
 async def put_budget(
     context: Ctx,
@@ -168,9 +190,10 @@ async def put_budget(
         ErrorCode.DIGEST_MISMATCH,
         ErrorCode.WRONG_LENGTH,
         ErrorCode.NOT_FINITE,
+        ErrorCode.OUT_OF_BOUNDS,
         ErrorCode.STORAGE_FULL,
     )
-    | {200: {"model": UpdateReceipt}},
+    | {200: {"model": UpdateReceipt, **success(_RECEIPT)[200]}},
     openapi_extra=UPLOAD_PARAMETERS,
 )
 async def put_update(request: Request) -> Response:

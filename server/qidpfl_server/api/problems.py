@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode, FieldProblem, Problem, one_line
@@ -24,7 +25,15 @@ _BY_STATUS = {
     405: ErrorCode.METHOD_NOT_ALLOWED,
     413: ErrorCode.BODY_TOO_LARGE,
     415: ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+    429: ErrorCode.TOO_MANY_REQUESTS,
 }
+# What every operation that takes JSON may answer because of its body.
+JSON_BODY = (
+    ErrorCode.MALFORMED_JSON,
+    ErrorCode.BODY_TOO_LARGE,
+    ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+    ErrorCode.INVALID_REQUEST,
+)
 
 
 def problem_response(
@@ -61,7 +70,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(CoordinatorError)
     async def refused(request: Request, error: CoordinatorError) -> JSONResponse:
         if error.code.status >= 500:
-            _log.warning("request_failed", path=request.url.path, code=error.code.value, reason=error.detail)
+            client = request.client.host if request.client else None
+            _log.warning(
+                "request_failed", path=request.url.path, client=client, code=error.code.value, reason=error.detail
+            )
         # What went wrong inside is for the log: it names files and tables.
         detail = None if error.code is ErrorCode.INTERNAL_ERROR else error.detail or None
         return problem_response(error.code, detail, retry_after_s=error.retry_after_s)
@@ -85,7 +97,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
         code = _BY_STATUS.get(error.status_code, ErrorCode.INVALID_REQUEST)
-        return problem_response(code)
+        answer = problem_response(code, retry_after_s=1 if code is ErrorCode.TOO_MANY_REQUESTS else None)
+        if code is ErrorCode.METHOD_NOT_ALLOWED:
+            answer.headers["Allow"] = ", ".join(_allowed_methods(request))
+        return answer
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> JSONResponse:
@@ -97,14 +112,25 @@ def install(app: FastAPI) -> None:
         return problem_response(ErrorCode.INTERNAL_ERROR)
 
 
+def _allowed_methods(request: Request) -> list[str]:
+    """What one may do with the path of a request; the router itself stops at the first route of that path."""
+
+    def is_route(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+
+    return [method for method in ("GET", "POST", "PUT", "DELETE") if is_route(method)]
+
+
 def responses(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
     """The error answers of an operation, for OpenAPI."""
     common = (
         ErrorCode.TOO_MANY_REQUESTS,
         ErrorCode.STORE_BUSY,
+        ErrorCode.INTERNAL_ERROR,
     )
     found: dict[int | str, dict[str, Any]] = {}
-    for code in (*codes, *common):
+    for code in dict.fromkeys((*codes, *common)):
         known = found.setdefault(
             code.status,
             {

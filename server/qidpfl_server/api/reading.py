@@ -1,17 +1,16 @@
 """Routes that read: the task, its models, rounds and live feed."""
 
+import base64
 import json
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any
 
-import anyio.to_thread
 from fastapi import APIRouter, Header, Path, Response
 from fastapi.responses import StreamingResponse
 
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import Event, ModelInfo, RoundResult, TaskView
-from qidpfl_shared.protocol.wire import content_digest
 
 from ..domain import Model, Task
 from ..errors import Refused
@@ -22,6 +21,7 @@ from ..store.transaction import Transaction
 from ..views import model_info, round_result, task_view
 from .auth import AnybodyOfTask, Operator, Reader, RoundNumber, TaskId
 from .context import Context, Ctx
+from .downloads import download_response, is_known
 from .problems import responses
 
 router = APIRouter(prefix="/v1/tasks/{task_id}", tags=["reading"])
@@ -55,22 +55,38 @@ async def list_models(context: Ctx, caller: Reader, task_id: TaskId) -> list[Mod
 async def export_model(context: Ctx, caller: Reader, task_id: TaskId, version: Version) -> Response:
     """The named tensors of a version in the safetensors format."""
     task, model = await _task_and_model(context, task_id, version)
-    data = await anyio.to_thread.run_sync(context.store.blobs.get, model.digest)
-    return Response(safetensors_bytes(task.spec, data), media_type="application/octet-stream")
+
+    def load() -> bytes:
+        return safetensors_bytes(task.spec, context.store.blobs.get(model.digest))
+
+    return download_response(await context.downloads.get((task_id, version), load), {})
 
 
 @router.get(
     "/models/{version}",
     summary="Get a model",
     response_class=Response,
-    responses={**_BINARY, **responses(*_READ)},
+    responses={
+        **_BINARY,
+        304: {"description": "the copy that `If-None-Match` names is this model"},
+        **responses(*_READ),
+    },
 )
-async def get_model(context: Ctx, caller: Reader, task_id: TaskId, version: Version) -> Response:
+async def get_model(
+    context: Ctx,
+    caller: Reader,
+    task_id: TaskId,
+    version: Version,
+    if_none_match: Annotated[str, Header(max_length=1000, description="the ETag of a copy one already has")] = "",
+) -> Response:
     """The flat float32 vector of a version, with its Content-Digest."""
     _, model = await _task_and_model(context, task_id, version)
-    data = await anyio.to_thread.run_sync(context.store.blobs.get, model.digest)
-    headers = {"Content-Digest": content_digest(data), "ETag": f'"{model.digest}"'}
-    return Response(data, media_type="application/octet-stream", headers=headers)
+    etag = f'"{model.digest}"'
+    if is_known(if_none_match, etag):
+        return Response(status_code=304, headers={"ETag": etag})
+    download = await context.downloads.get(model.digest, partial(context.store.blobs.get, model.digest))
+    digest = base64.b64encode(bytes.fromhex(model.digest)).decode()
+    return download_response(download, {"Content-Digest": f"sha-256=:{digest}:", "ETag": etag})
 
 
 @router.get("/rounds/{round_number}", summary="Result of a round", responses=responses(*_READ))

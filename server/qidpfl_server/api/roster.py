@@ -13,7 +13,7 @@ from .context import Ctx
 from .problems import responses
 
 router = APIRouter(prefix="/v1/tasks/{task_id}/clients", tags=["clients"])
-OtherClientId = Annotated[str, Path(max_length=200, description="the id of a client")]
+OtherClientId = Annotated[str, Path(max_length=64, pattern=r"^[0-9a-z]{1,64}$", description="the id of a client")]
 _CODES = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST)
 
 

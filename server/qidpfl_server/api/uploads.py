@@ -16,7 +16,7 @@ from qidpfl_shared.protocol.wire import parse_content_digest
 
 from ..deliveries import StagedDelivery
 from .auth import RoundNumber, TaskId, bearer, identify, participant
-from .bodies import VECTOR_BODY, check_headers, receive
+from .bodies import CONTENT_DIGEST, VECTOR_BODY, check_headers, receive
 from .context import Context, RoundKey
 
 _round_number: TypeAdapter[int] = TypeAdapter(RoundNumber)
@@ -25,12 +25,7 @@ UPLOAD_PARAMETERS: dict[str, Any] = {
     "parameters": [
         {"in": "path", "name": "task_id", "required": True, "schema": TypeAdapter(TaskId).json_schema()},
         {"in": "path", "name": "round_number", "required": True, "schema": _round_number.json_schema()},
-        {
-            "in": "header",
-            "name": "content-digest",
-            "required": True,
-            "schema": {"type": "string", "description": "sha-256=:base64: (RFC 9530)"},
-        },
+        CONTENT_DIGEST,
     ],
     "requestBody": VECTOR_BODY,
     "security": [{bearer.scheme_name: []}],
@@ -63,9 +58,10 @@ async def deliver(context: Context, upload: Upload, request: Request) -> UpdateR
     check_headers(request, byte_length)
     failpoint("upload.before_body")
     with context.store.blobs.stage() as blob:
-        async with context.upload_slots:
-            norm = await receive(context, blob, request.stream(), byte_length=byte_length, digest=upload.digest)
-        staged = StagedDelivery(
-            client_id=upload.client_id, digest=upload.digest, at=context.now(), blob=blob, squared_norm=norm
-        )
-        return await context.deliveries.ask(upload.place, staged)
+        async with context.turns.turn((upload.place, upload.client_id)) as turn:
+            with turn.reading():
+                norm = await receive(context, blob, request.stream(), byte_length=byte_length, digest=upload.digest)
+            staged = StagedDelivery(
+                client_id=upload.client_id, digest=upload.digest, at=context.now(), blob=blob, squared_norm=norm
+            )
+            return await context.deliveries.ask(upload.place, staged)

@@ -15,9 +15,10 @@ from types import TracebackType
 from typing import BinaryIO
 
 from ..clock import Micros
-from ..errors import DamagedState, StorageFull
+from ..errors import DamagedState, StorageFull, StoreBusy
 
 _PIECE = 1 << 20
+_AWAY = "the folder of models and updates is not there"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -82,11 +83,22 @@ class StagedBlob:
 
 
 class Blobs:
-    """A folder of blobs."""
+    """A folder of blobs; one that is not there is made only if `create`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, create: bool = True) -> None:
+        self.root = root
         self._objects = root / "objects"
         self._staging = root / "staging"
+        if create:
+            self.create()
+
+    @property
+    def present(self) -> bool:
+        """Whether the folder is there; a disk that is not mounted leaves an empty one."""
+        return self._objects.is_dir()
+
+    def create(self) -> None:
+        """Make the folder where it is not there."""
         for folder in (self._objects, self._staging):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -102,12 +114,12 @@ class Blobs:
 
     def sync_names(self) -> None:
         """Make the names of all published blobs durable."""
-        descriptor = os.open(self._objects, os.O_RDONLY)
-        try:
-            with translated_full_disk():
+        with translated_full_disk():
+            descriptor = os.open(self._objects, os.O_RDONLY)
+            try:
                 os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            finally:
+                os.close(descriptor)
 
     def put(self, data: bytes) -> str:
         """Store bytes durably and return their digest."""
@@ -123,9 +135,13 @@ class Blobs:
         try:
             data = self._path(digest).read_bytes()
         except FileNotFoundError:
-            raise DamagedState(f"blob {digest} is missing from {self._objects}") from None
+            if not self.present:
+                # Somebody has to mount it: no reason to end a task.
+                raise StoreBusy(_AWAY) from None
+            # Clients may read what is said here, so that it names no folder.
+            raise DamagedState(f"blob {digest} is missing from the blob folder") from None
         if hashlib.sha256(data).hexdigest() != digest:
-            raise DamagedState(f"blob {digest} in {self._objects} does not have the bytes of its name")
+            raise DamagedState(f"blob {digest} in the blob folder does not have the bytes of its name")
         return data
 
     def has(self, digest: str) -> bool:

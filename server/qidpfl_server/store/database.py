@@ -25,12 +25,13 @@ def open_engine(url: str) -> Engine:
     """An engine for this URL. Every transaction that writes is serialised and durable when it returns."""
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
-        raise DamagedState(f"{url!r} is not a database URL") from error
-    if parsed.get_backend_name() == "sqlite":
-        return _open_sqlite(parsed)
-    if parsed.get_backend_name() == "postgresql":
-        return _open_postgresql(parsed)
+        if parsed.get_backend_name() == "sqlite":
+            return _open_sqlite(parsed)
+        if parsed.get_backend_name() == "postgresql":
+            return _open_postgresql(parsed)
+    except (ArgumentError, ValueError):
+        # It may hold a password: neither it nor what was said of it is shown.
+        raise DamagedState("the store URL is not a database URL: use sqlite:///file or postgresql://…") from None
     raise DamagedState(f"{parsed.get_backend_name()} is not supported: use sqlite:///file or postgresql://…")
 
 
@@ -99,7 +100,7 @@ def _translated(error: DBAPIError) -> CoordinatorError:
 def migrate(engine: Engine) -> None:
     """Bring the tables to the version this program knows; refuse a store that is newer or not ours."""
     if engine.dialect.name == "sqlite" and engine.url.database:
-        Path(engine.url.database).parent.mkdir(parents=True, exist_ok=True)
+        _make_private(Path(engine.url.database))
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS))
     try:
@@ -118,6 +119,12 @@ def migrate(engine: Engine) -> None:
         raise _unusable(engine, error) from error
 
 
+def _make_private(database: Path) -> None:
+    """Make an empty file for the operator only where there is none; SQLite's other files get the same mode."""
+    database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.close(os.open(database, os.O_RDWR | os.O_CREAT, 0o600))
+
+
 def check_integrity(engine: Engine) -> list[str]:
     """What the database itself finds wrong with its file; PostgreSQL checks its pages whenever it reads them."""
     if engine.dialect.name != "sqlite":
@@ -130,6 +137,7 @@ def check_integrity(engine: Engine) -> list[str]:
 def copy_sqlite(engine: Engine, target: Path) -> None:
     """Copy a SQLite store, live or stopped, as it is at one moment, and make the copy durable."""
     source = engine.raw_connection()
+    _make_private(target)
     try:
         copy = sqlite3.connect(target)
         try:

@@ -1,11 +1,14 @@
 """The live feed of a task."""
 
-from sqlalchemy import Connection, insert, select
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select
 
 from qidpfl_shared.protocol.messages import Event
 
 from ..clock import Micros, as_datetime
 from .schema import events
+from .soundness import rows_of
 
 
 class EventRows:
@@ -23,13 +26,9 @@ class EventRows:
         query = (
             select(events).where(events.c.task_id == task_id, events.c.id > event_id).order_by(events.c.id).limit(limit)
         )
-        return [
-            Event(
-                id=row.id,
-                at=as_datetime(row.at),
-                kind=row.kind,
-                round_number=row.round_number,
-                detail=row.detail,
-            )
-            for row in self._connection.execute(query)
-        ]
+        return [_event(row) for row in self._connection.execute(query)]
+
+
+@rows_of(events)
+def _event(row: Row[Any]) -> Event:
+    return Event(id=row.id, at=as_datetime(row.at), kind=row.kind, round_number=row.round_number, detail=row.detail)

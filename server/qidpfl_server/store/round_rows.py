@@ -22,6 +22,7 @@ from .round_queries import (
     SPENT_BY_SOME,
 )
 from .schema import budgets, invitations, payments, rounds, updates
+from .soundness import rows_of
 
 # More clients than this are not named one by one in a statement.
 _MOST_NAMED = 1000
@@ -82,12 +83,7 @@ class RoundRows:
         self, task_id: str, round_number: int, among: Collection[str] | None = None
     ) -> dict[str, Invitation]:
         """The invitations of a round, by client; only of some clients where `among` names them."""
-        return {
-            row.client_id: Invitation(
-                client_id=row.client_id, standing=Standing(row.standing), expected_rho=row.expected_rho
-            )
-            for row in self._of_round(invitations, task_id, round_number, among)
-        }
+        return {row.client_id: _invitation(row) for row in self._of_round(invitations, task_id, round_number, among)}
 
     def awaits(self, task_id: str, round_number: int, *, silent: bool) -> bool:
         """Whether an invited client may still deliver: one with a budget or, with `silent`, one without an answer."""
@@ -157,7 +153,7 @@ class RoundRows:
             self._connection.execute(insert(payments), rows)
 
     def payments(self, task_id: str, round_number: int) -> dict[str, int]:
-        return {row.client_id: row.amount_micro for row in self._of_round(payments, task_id, round_number)}
+        return {row.client_id: _amount(row) for row in self._of_round(payments, task_id, round_number)}
 
     def paid_micro(self, task_id: str) -> int:
         query = select(func.sum(payments.c.amount_micro)).where(payments.c.task_id == task_id)
@@ -169,7 +165,7 @@ class RoundRows:
         answered = self._connection.execute(select(budgets).where(*own).order_by(budgets.c.round_number)).all()
         known = {held.round_number: held for held in self.of_task(task_id)}
         sent = {row.round_number: _update(row) for row in self._of_client(updates, task_id, client_id)}
-        paid = {row.round_number: row.amount_micro for row in self._of_client(payments, task_id, client_id)}
+        paid = {row.round_number: _amount(row) for row in self._of_client(payments, task_id, client_id)}
         return [
             (known[row.round_number], _budget(row), sent.get(row.round_number), paid.get(row.round_number))
             for row in answered
@@ -204,6 +200,7 @@ def _where(table: Table, task_id: str, round_number: int, client_id: str) -> tup
     return table.c.task_id == task_id, table.c.round_number == round_number, table.c.client_id == client_id
 
 
+@rows_of(rounds)
 def _round(row: Row[Any]) -> Round:
     return Round(
         task_id=row.task_id,
@@ -224,6 +221,7 @@ def _round(row: Row[Any]) -> Round:
     )
 
 
+@rows_of(budgets)
 def _budget(row: Row[Any]) -> Budget:
     return Budget(
         client_id=row.client_id,
@@ -234,6 +232,18 @@ def _budget(row: Row[Any]) -> Budget:
     )
 
 
+@rows_of(invitations)
+def _invitation(row: Row[Any]) -> Invitation:
+    return Invitation(client_id=row.client_id, standing=Standing(row.standing), expected_rho=row.expected_rho)
+
+
+@rows_of(payments)
+def _amount(row: Row[Any]) -> int:
+    amount: int = row.amount_micro
+    return amount
+
+
+@rows_of(updates)
 def _update(row: Row[Any]) -> Update:
     return Update(
         client_id=row.client_id,

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.tasks import TaskSpec
@@ -12,10 +12,12 @@ from ..clock import Micros
 from ..domain import Model, Task
 from ..errors import DamagedState
 from .schema import enrolment_codes, models, tasks
+from .soundness import rows_of
 
 # Built once: to build a statement costs several times as much as to run it.
 _TASK = select(tasks).where(tasks.c.task_id == bindparam("task_id"))
 _TASK_HELD = _TASK.with_for_update()
+_LIVING = tasks.c.state.in_((TaskState.ENROLLING, TaskState.TRAINING))
 
 
 class TaskRows:
@@ -54,11 +56,18 @@ class TaskRows:
         rows = self._connection.execute(select(tasks).order_by(tasks.c.opened_at, tasks.c.task_id))
         return [_task(row) for row in rows]
 
+    def count(self) -> int:
+        return int(self._connection.execute(select(func.count()).select_from(tasks)).scalar_one())
+
     def live(self) -> list[Task]:
         """The tasks that have not ended."""
-        living = (TaskState.ENROLLING, TaskState.TRAINING)
-        rows = self._connection.execute(select(tasks).where(tasks.c.state.in_(living)).order_by(tasks.c.task_id))
+        rows = self._connection.execute(select(tasks).where(_LIVING).order_by(tasks.c.task_id))
         return [_task(row) for row in rows]
+
+    def live_ids(self) -> list[str]:
+        """The ids of the tasks that have not ended, whatever else of them can be read."""
+        query = select(tasks.c.task_id).where(_LIVING).order_by(tasks.c.task_id)
+        return list(self._connection.execute(query).scalars())
 
     def move(self, task_id: str, *, before: TaskState, after: TaskState) -> bool:
         """Change the state if it is still the expected one."""
@@ -138,6 +147,7 @@ def _spec(task_id: str, text: str, digest: str) -> TaskSpec:
     return spec
 
 
+@rows_of(tasks)
 def _task(row: Row[Any]) -> Task:
     return Task(
         task_id=row.task_id,
@@ -153,5 +163,6 @@ def _task(row: Row[Any]) -> Task:
     )
 
 
+@rows_of(models)
 def _model(row: Row[Any]) -> Model:
     return Model(version=row.version, digest=row.digest, momentum_digest=row.momentum_digest)

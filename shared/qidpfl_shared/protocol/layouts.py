@@ -1,6 +1,33 @@
 """The tensor layouts of the built-in networks."""
 
+import math
+
 from .wire import TensorLayout, TensorSpec
+
+# Labels, and the channels, height and width of one record, of every built-in data set.
+_DATA_SETS = {
+    "digits": (10, (1, 8, 8)),
+    "mnist": (10, (1, 28, 28)),
+    "cifar10": (10, (3, 32, 32)),
+    "emnist": (62, (1, 28, 28)),
+    "emnist-small": (62, (1, 28, 28)),
+}
+
+
+def built_in(*, dataset: str, network: str) -> TensorLayout | None:
+    """The layout of a built-in network on a built-in data set; None where either is somebody's own."""
+    if dataset not in _DATA_SETS:
+        return None
+    labels, (channels, height, width) = _DATA_SETS[dataset]
+    match network:
+        case "linear":
+            return linear(inputs=math.prod((channels, height, width)), labels=labels)
+        case "lenet":
+            return lenet(channels=channels, side=height, labels=labels) if height >= 16 else None
+        case "mcmahan":
+            return mcmahan_cifar(labels=labels) if channels == 3 else None
+        case _:
+            return None
 
 
 def linear(*, inputs: int, labels: int) -> TensorLayout:

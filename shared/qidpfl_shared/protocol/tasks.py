@@ -25,6 +25,7 @@ from ..core.selection import (
     pooled_reference,
     uniform_reference,
 )
+from . import layouts
 from .errors import ErrorCode
 from .fields import Choice, Fraction, Message, Micro, Name, PositiveCount, PrivacyValue, Rho, Seconds, Tuple
 from .mechanisms import MechanismSpec
@@ -186,6 +187,7 @@ class TaskSpec(Message):
 
     @model_validator(mode="after")
     def _check(self) -> "TaskSpec":
+        _check_layout(self)
         _check_game(self)
         _check_mechanism(self)
         _check_selection(self)
@@ -265,6 +267,16 @@ class TaskSpec(Message):
 def _refuse(code: ErrorCode, message: str) -> PydanticCustomError:
     # Braces would be read as placeholders.
     return PydanticCustomError(code.value, message.replace("{", "(").replace("}", ")"))
+
+
+def _check_layout(spec: TaskSpec) -> None:
+    workload = spec.workload
+    known = layouts.built_in(dataset=workload.dataset, network=workload.network)
+    # Every built-in network ends with one bias per label.
+    if known is not None and (spec.layout != known or known.tensors[-1].shape != (workload.labels,)):
+        shapes = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in known.tensors)
+        message = f"network {workload.network} on data set {workload.dataset} has the layout {shapes}"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
 
 
 def _check_game(spec: TaskSpec) -> None:

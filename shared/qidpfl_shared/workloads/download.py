@@ -4,7 +4,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -24,12 +24,16 @@ def download(dataset: str, *, into: Path) -> None:
         datasets = import_torchvision()
     except ImportError as error:
         raise DataMissing(f"{dataset}: torchvision, which downloads it, is not installed") from error
+    made = [folder for folder in (into, *into.parents) if not folder.exists()]
     try:
         into.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".download-", dir=into) as name, _timeout():
             _FETCH[dataset](datasets, Path(name))
             _move(Path(name), into)
     except (OSError, RuntimeError, EOFError) as error:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
         reason = " ".join(str(error).split())
         raise DataMissing(f"{dataset}: the download to {into} failed: {reason}") from error
 

@@ -50,7 +50,7 @@ class CheckedWorkload:
 
         from .networks import check_records_stay_apart, layout_of
 
-        network = self.own.network()
+        network = self._called("network")
         if not isinstance(network, nn.Module):
             raise WorkloadError(f"{self.name}: network() returned {_kind(network)}, not a torch module")
         layout_of(network)
@@ -59,12 +59,20 @@ class CheckedWorkload:
 
     @cached_property
     def _training(self) -> Records:
-        return self._checked("training", self.own.training())
+        return self._checked("training", self._called("training"))
 
     @cached_property
     def _held_out(self) -> Records | None:
-        records = self.own.held_out()
+        records = self._called("held_out")
         return None if records is None else self._checked("held_out", records)
+
+    def _called(self, method: str) -> Any:
+        try:
+            return getattr(self.own, method)()
+        except WorkloadError:
+            raise
+        except Exception as error:
+            raise WorkloadError(f"{self.name}: {method}() failed: {_line(error)}") from error
 
     def _checked(self, method: str, records: Any) -> Records:
         if not isinstance(records, Records):

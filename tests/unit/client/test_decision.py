@@ -105,3 +105,16 @@ def test_who_is_not_invited_has_nothing_to_decline(standing: Standing) -> None:
 def test_without_a_game_a_client_joins_without_a_budget() -> None:
     spec = preset("digits", {"game": {"policy": "none"}, "privacy": {"noise": False}})
     assert decide(offer=offer(noise=False), spec=spec, owner=Owner(), remaining_rho=0.0) == Bid(rho=0.0)
+
+
+@pytest.mark.parametrize(
+    ("min_utility", "fixed_cost", "joins"), [(0.0, 0.0, True), (0.0, 1.0, False), (5.0, 0.0, False)]
+)
+def test_without_a_game_costs_and_the_least_utility_still_count(
+    min_utility: float, fixed_cost: float, joins: bool
+) -> None:
+    spec = preset("digits", {"game": {"policy": "none"}, "privacy": {"noise": False}})
+    announced = offer(noise=False, reward_micro=0, total=0.0)
+    owner = Owner(min_utility=min_utility)
+    decision = decide(offer=announced, spec=spec, owner=owner, remaining_rho=1.0, fixed_cost=fixed_cost)
+    assert isinstance(decision, Bid) == joins

@@ -53,6 +53,7 @@ def test_an_offer_that_agrees_with_the_task_is_believed() -> None:
         ({"rho_max": 5.0}, "largest budget 5.0"),
         ({"noise": False}, "noise False"),
         ({"model_version": 1}, "model version 1"),
+        ({"reward_micro": 300_000_001}, "more reward than the task may pay"),
         ({"round_number": 21, "model_version": 20}, "beyond the task's 20 rounds"),
         ({"round_number": 2, "model_version": 1}, "round 2 is announced again after round 3"),
         ({"model_digest": "b" * 64}, "another model or reward"),

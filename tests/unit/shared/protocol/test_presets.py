@@ -372,9 +372,6 @@ def test_no_two_presets_have_the_same_digest() -> None:
         ("workload.partition", None),
         ("workload.partition.seed", 1),
         ("workload.partition.two_class_ordinals", [2, 5]),
-        ("layout.tensors", [{"name": "weight", "shape": [64, 10]}, {"name": "bias", "shape": [10]}]),
-        ("layout.tensors", [{"name": "bias", "shape": [10]}, {"name": "weight", "shape": [10, 64]}]),
-        ("layout.tensors", [{"name": "w", "shape": [10, 64]}, {"name": "bias", "shape": [10]}]),
         ("selection.rule", "all"),
         ("selection.distance_threshold", 0.7500000000000001),
         ("selection.reference", "pooled"),
@@ -401,6 +398,19 @@ def test_no_two_presets_have_the_same_digest() -> None:
 )
 def test_any_override_changes_the_digest(path: str, value: object) -> None:
     assert preset("digits", nested(path, value)).digest != preset("digits").digest
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        [{"name": "weight", "shape": [64, 10]}, {"name": "bias", "shape": [10]}],
+        [{"name": "bias", "shape": [10]}, {"name": "weight", "shape": [10, 64]}],
+        [{"name": "w", "shape": [10, 64]}, {"name": "bias", "shape": [10]}],
+    ],
+)
+def test_another_layout_of_a_network_of_ones_own_changes_the_digest(tensors: list[Json]) -> None:
+    own = nested("workload.network", "own")
+    assert preset("digits", own | nested("layout.tensors", tensors)).digest != preset("digits", own).digest
 
 
 @every_preset

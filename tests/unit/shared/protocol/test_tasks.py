@@ -18,6 +18,7 @@ from qidpfl_shared.core.privacy import mechanisms as core
 from qidpfl_shared.core.reward import RewardPolicy, RewardRange, Weighting
 from qidpfl_shared.core.selection import All, Threshold, Union
 from qidpfl_shared.protocol.fields import MAX_DIMENSION
+from qidpfl_shared.protocol.presets import PRESETS
 from qidpfl_shared.protocol.tasks import PartitionKind, TaskSpec
 
 Json = dict[str, Any]
@@ -91,6 +92,28 @@ def read(request: pytest.FixtureRequest) -> Reader:
 
 def test_a_task_without_contradictions_is_admissible(read: Reader) -> None:
     assert read(TASK).dimension == 15
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_built_in_network_on_a_built_in_data_set_has_its_own_layout_only(read: Reader, name: str) -> None:
+    spec = PRESETS[name]().model_dump(mode="json")
+    assert codes_of(read, spec) == []
+    for tensors in ([{"name": "w", "shape": []}], spec["layout"]["tensors"][::-1], spec["layout"]["tensors"][:-1]):
+        assert codes_of(read, spec | {"layout": {"tensors": tensors}}) == ["inconsistent_spec"]
+
+
+def test_a_built_in_data_set_has_its_own_labels_only(read: Reader) -> None:
+    spec = PRESETS["digits"]().model_dump(mode="json")
+    assert codes_of(read, spec | {"workload": spec["workload"] | {"labels": 9}}) == ["inconsistent_spec"]
+
+
+@pytest.mark.parametrize(
+    "own", [{"dataset": "none"}, {"dataset": "module:Class"}, {"network": "theirs"}, {"dataset": "none", "labels": 9}]
+)
+def test_data_sets_and_networks_of_ones_own_have_any_layout(read: Reader, own: Json) -> None:
+    spec = PRESETS["digits"]().model_dump(mode="json")
+    layout = {"tensors": [{"name": "w", "shape": []}]}
+    assert codes_of(read, spec | {"workload": spec["workload"] | own, "layout": layout}) == []
 
 
 @pytest.mark.parametrize("policy", ["max", "random"])

@@ -1,0 +1,32 @@
+"""The OpenAPI document: errors stand under the media type that they are sent with, and answers have examples."""
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE
+
+_JSON = "application/json"
+
+
+class DocumentedApp(FastAPI):
+    """FastAPI puts every model of an error under the media type of the route's successes."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The document, made once."""
+        if self.openapi_schema is None:
+            for path in super().openapi()["paths"].values():
+                for operation in path.values():
+                    for answer in operation["responses"].values():
+                        _move_problem(answer.get("content", {}))
+        return super().openapi()
+
+
+def _move_problem(content: dict[str, Any]) -> None:
+    if PROBLEM_MEDIA_TYPE in content and _JSON in content:
+        content[PROBLEM_MEDIA_TYPE]["schema"] = content.pop(_JSON)["schema"]
+
+
+def success(example: Any, *, status: int = 200) -> dict[int | str, dict[str, Any]]:
+    """The good answer of an operation with an example."""
+    return {status: {"content": {_JSON: {"example": example}}}}

@@ -1,0 +1,76 @@
+"""Two coordinators on one PostgreSQL behind the proxy: either may die in mid-round."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from containers import ROOT, Container, Testbed, cleaned_up, output, wait_for_the_end, wait_until
+
+DEBIAN = "qidpfl-test-debian"
+OVERRIDES = {
+    "rounds": {
+        "expected_clients": 5,
+        "quiet_s": 600.0,
+        "enrolment_window_s": 600.0,
+        # Who changes to a coordinator that does not know of the round yet may miss it: the others wait for so long.
+        "declare_s": 15.0,
+        "deliver_s": 15.0,
+    }
+}
+
+
+@pytest.fixture
+def debian(images: None) -> str:
+    """An image with PostgreSQL and the proxy."""
+    folder = ROOT / "tests" / "docker" / "debian"
+    network = os.environ.get("TESTBED_BUILD_NETWORK", "default")
+    output("docker", "build", "--quiet", "--network", network, "--tag", DEBIAN, str(folder), timeout_s=900)
+    return DEBIAN
+
+
+def test_a_task_survives_the_death_of_either_coordinator_in_mid_round(
+    debian: str, project: str, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o777)
+    settings = {
+        "TESTBED_OVERRIDES": json.dumps(OVERRIDES),
+        "TESTBED_POSTGRES_IMAGE": debian,
+        "TESTBED_PROXY_IMAGE": debian,
+        "TESTBED_RESULTS": str(tmp_path),
+    }
+    with cleaned_up(Testbed(project, overlays=("postgres",), environment=settings)) as testbed:
+        testbed.done("up", "-d")
+        clients = testbed.containers("client")
+        wait_until(lambda: all("label distance" in client.log() for client in clients), "all clients are judged")
+        frozen = next(client for client in clients if "selected: label distance" in client.log())
+        outlive(testbed.one("coordinator-2"), frozen)
+        outlive(testbed.one("coordinator"), frozen)
+        wait_for_the_end(testbed, "coordinator", "coordinator-2", "client")
+
+        ended = [testbed.one("coordinator"), testbed.one("coordinator-2"), *clients]
+        assert [container.state()["ExitCode"] for container in ended] == [0] * len(ended)
+        task = json.loads((tmp_path / "testbed" / "task.json").read_text())
+        assert (task["state"], task["settled_rounds"]) == ("finished", 20)
+        assert "0 violated" in testbed.done("run", "--rm", "--no-deps", "-T", "coordinator", "audit")
+        for service in ("postgres", "proxy"):
+            status = testbed.one(service).inside("cat", "/proc/1/status")
+            assert re.search(r"^CapEff:\s+0+$", status, re.MULTILINE)
+            assert not re.search(r"^Uid:\s+0\s", status, re.MULTILINE)
+
+
+def outlive(coordinator: Container, frozen: Container) -> None:
+    """Kill a coordinator while a round is open, play on without it, and start it again."""
+    wait_until(lambda: is_healthy(coordinator), "it is ready")
+    frozen.do("pause")
+    coordinator.do("kill")
+    assert coordinator.state()["ExitCode"] == 137
+    frozen.do("unpause")
+    played = frozen.last_delivered()
+    wait_until(lambda: frozen.last_delivered() > played + 1, "the other coordinator plays on")
+    coordinator.do("start")
+
+
+def is_healthy(coordinator: Container) -> bool:
+    return bool(coordinator.state()["Health"]["Status"] == "healthy")

@@ -1,0 +1,163 @@
+"""`serve` with folders of their own for results and enrolment codes, and what its exit code says."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from coordinators import Coordinator, ScriptedClient, running
+from sqlalchemy import NullPool, create_engine, text
+
+from qidpfl_server.clock import SystemClock
+from qidpfl_server.domain import EndReason
+from qidpfl_server.lifecycle import end_task, locked
+from qidpfl_server.results import Results
+from qidpfl_server.serving import ensure_task, opened_store
+from qidpfl_server.settings import Settings
+from qidpfl_server.store.transaction import Transaction
+from qidpfl_server.tasks import task_spec
+from qidpfl_shared.protocol.messages import TaskState
+
+SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 20.0, "deliver_s": 20.0}}
+DIGITS = ("--preset", "digits", "--overrides", json.dumps(SHORT), "--exit-when-finished")
+
+
+def command(*arguments: str | Path) -> str:
+    done = [sys.executable, "-m", "qidpfl_server", *map(str, arguments)]
+    return subprocess.run(done, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def play(coordinator: Coordinator, code: str) -> None:
+    """Three clients, to the end of the task."""
+    names = [f"client-{number:010d}" for number in range(3)]
+    clients = [ScriptedClient(coordinator.url, code.split(".")[0], code, name) for name in names]
+    for client in clients:
+        client.enrol()
+        client.profile().raise_for_status()
+    threads = [threading.Thread(target=client.run) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def exit_code(coordinator: Coordinator) -> int:
+    assert coordinator.process is not None
+    return coordinator.process.wait(timeout=60)
+
+
+def ending(tx: Transaction, state: TaskState = TaskState.FINISHED) -> None:
+    (task,) = tx.tasks.all()
+    end_task(tx, locked(tx, task.task_id), state, EndReason.HORIZON_REACHED, SystemClock().now())
+
+
+def make_task(settings: Settings) -> None:
+    with opened_store(settings, create=True) as store:
+        ensure_task(store, name="mine", preset_name="digits", spec=task_spec("digits", {}), write_down=lambda _: None)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, store_url: str) -> Settings:
+    """Of a store with one task, `mine`."""
+    made = Settings(state_dir=tmp_path / "state", store_url=store_url)
+    make_task(made)
+    return made
+
+
+def state_for_others(settings: Settings) -> str:
+    """The state of the task as another process sees it at this moment."""
+    url = settings.database_url.replace("postgresql://", "postgresql+psycopg://")
+    with create_engine(url, poolclass=NullPool).connect() as connection:
+        return str(connection.execute(text("SELECT state FROM tasks")).scalar())
+
+
+def test_results_are_complete_before_anybody_can_see_the_end(settings: Settings, tmp_path: Path) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def look(tx: Transaction) -> None:
+        written = json.loads((tmp_path / "results" / "mine" / "task.json").read_text())
+        seen.append((written["state"], state_for_others(settings)))
+
+    with opened_store(settings) as store:
+        store.before_commit(Results(tmp_path / "results").write_ended)
+        store.before_commit(look)
+        store.write(ending)
+    assert seen == [("finished", "enrolling")]
+    assert state_for_others(settings) == "finished"
+
+
+def test_what_others_have_ended_is_written_once_somebody_looks(settings: Settings, tmp_path: Path) -> None:
+    results = Results(tmp_path / "results")
+    with opened_store(settings) as store:
+        store.read(results.write_missing)
+        assert not (tmp_path / "results").exists()
+        store.write(ending)
+        store.read(results.write_missing)
+    assert json.loads((tmp_path / "results" / "mine" / "task.json").read_text())["state"] == "finished"
+
+
+def test_a_folder_that_cannot_be_written_does_not_keep_a_task_from_ending(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("not a folder")
+    with opened_store(settings) as store:
+        store.before_commit(Results(tmp_path / "results").write_ended)
+        store.write(ending)
+    assert state_for_others(settings) == "finished"
+
+
+def test_whoever_may_change_the_folder_may_change_what_is_in_it(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results").chmod(0o777)
+    with opened_store(settings) as store:
+        store.before_commit(Results(tmp_path / "results").write_ended)
+        store.write(ending)
+    assert (tmp_path / "results" / "mine").stat().st_mode & 0o777 == 0o777
+
+
+def test_serve_writes_the_results_of_a_task_and_ends_with_0(tmp_path: Path) -> None:
+    folders = ("--code-dir", str(tmp_path / "codes"), "--results-dir", str(tmp_path / "results"))
+    with running(tmp_path / "state", arguments=(*DIGITS, *folders)) as coordinator:
+        play(coordinator, (tmp_path / "codes" / "digits.code").read_text().strip())
+        with (tmp_path / "results" / "digits" / "rounds.csv").open() as file:
+            assert [row["state"] for row in csv.DictReader(file)] == ["settled", "settled"]
+        assert (tmp_path / "results" / "digits" / "model-2.safetensors").exists()
+        assert exit_code(coordinator) == 0
+
+
+def test_a_code_folder_holds_the_code_alone_and_is_part_of_a_backup(tmp_path: Path) -> None:
+    codes, state = tmp_path / "codes", tmp_path / "state"
+    with running(state, arguments=("--preset", "digits"), environment={"QIDPFL_CODE_DIR": str(codes)}):
+        assert [path.name for path in codes.iterdir()] == ["digits.code"]
+        assert (codes / "digits.code").stat().st_mode & 0o777 == 0o600
+        assert not list(state.glob("*.code"))
+    where = ("--state-dir", str(state), "--out", str(tmp_path / "copy"))
+    backup = [sys.executable, "-m", "qidpfl_server", "backup", *where]
+    environment = os.environ | {"QIDPFL_CODE_DIR": str(codes)}
+    subprocess.run(backup, env=environment, check=True, capture_output=True, timeout=120)
+    assert (tmp_path / "copy" / "digits.code").read_text() == (codes / "digits.code").read_text()
+
+
+def test_who_was_to_wait_for_the_end_and_is_stopped_before_ends_with_1(tmp_path: Path) -> None:
+    with running(tmp_path, arguments=DIGITS) as coordinator:
+        assert coordinator.stop() == 1
+    with running(tmp_path) as coordinator:
+        assert coordinator.stop() == 0
+
+
+@pytest.mark.parametrize(("state", "code"), [(TaskState.FAILED, 1), (TaskState.STOPPED, 0)])
+def test_the_exit_code_tells_whether_a_task_has_failed(tmp_path: Path, state: TaskState, code: int) -> None:
+    settings = Settings(state_dir=tmp_path)
+    make_task(settings)
+    with opened_store(settings) as store:
+        store.write(lambda tx: ending(tx, state))
+    with running(tmp_path, arguments=("--exit-when-finished",)) as coordinator:
+        assert exit_code(coordinator) == code
+
+
+def test_overrides_that_a_variable_left_empty_change_nothing(tmp_path: Path) -> None:
+    with running(tmp_path, arguments=("--preset", "digits", "--overrides", "")):
+        listed = command("tasks", "list", "--state-dir", tmp_path)
+    assert listed.split("\t")[1:] == ["digits", "enrolling", "0/20\n"]

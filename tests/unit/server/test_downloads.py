@@ -1,0 +1,46 @@
+"""Downloads: one copy for all who read at the same time, and none afterwards."""
+
+import asyncio
+
+import pytest
+
+from qidpfl_server.api.downloads import Download, Downloads, is_known
+
+
+def test_those_who_read_at_the_same_time_share_one_copy_that_goes_with_the_last() -> None:
+    asyncio.run(_those_who_read_at_the_same_time_share_one_copy_that_goes_with_the_last())
+
+
+async def _those_who_read_at_the_same_time_share_one_copy_that_goes_with_the_last() -> None:
+    downloads, loads = Downloads(), []
+
+    def load() -> bytes:
+        loads.append(1)
+        return bytes(200_000)
+
+    found = await asyncio.gather(*(downloads.get("digest", load) for _ in range(5)))
+    assert all(one is found[0] for one in found)
+    assert len(loads) == 1
+    found.clear()
+    # What has gathered them lets go of them a moment later.
+    await asyncio.sleep(0)
+    await downloads.get("digest", load)
+    assert len(loads) == 2
+
+
+def test_the_pieces_are_small_and_add_up() -> None:
+    asyncio.run(_the_pieces_are_small_and_add_up())
+
+
+async def _the_pieces_are_small_and_add_up() -> None:
+    data = bytes(range(256)) * 1000
+    pieces = [bytes(piece) async for piece in Download(data).pieces()]
+    assert b"".join(pieces) == data
+    assert max(map(len, pieces)) <= 64 * 1024
+
+
+@pytest.mark.parametrize(
+    ("tags", "known"), [("", False), ('"b"', False), ('"a"', True), ('"b", W/"a"', True), ("*", True), ("a", False)]
+)
+def test_a_copy_is_known_by_its_tag(tags: str, known: bool) -> None:
+    assert is_known(tags, '"a"') == known

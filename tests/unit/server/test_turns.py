@@ -1,0 +1,68 @@
+"""Turns: one at a time per place, and no line without end."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from qidpfl_server.api.turns import GivesWay, Turns
+
+
+def test_a_line_has_an_end_and_other_places_are_free() -> None:
+    asyncio.run(_a_line_has_an_end_and_other_places_are_free())
+
+
+async def _a_line_has_an_end_and_other_places_are_free() -> None:
+    turns = Turns()
+
+    async def wait() -> None:
+        async with turns.turn("client"):
+            pass
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(turns.turn("client"))
+        waiting = [asyncio.create_task(wait()) for _ in range(15)]
+        await asyncio.sleep(0)
+        with pytest.raises(GivesWay):
+            await wait()
+        async with turns.turn("another"):
+            pass
+    await asyncio.gather(*waiting)
+    async with turns.turn("client") as turn:
+        assert turn.members == 1
+
+
+def test_whoever_reads_gives_way_to_a_newcomer_but_whoever_stores_does_not() -> None:
+    asyncio.run(_whoever_reads_gives_way_to_a_newcomer_but_whoever_stores_does_not())
+
+
+async def _whoever_reads_gives_way_to_a_newcomer_but_whoever_stores_does_not() -> None:
+    turns, order = Turns(), []
+
+    async def hang() -> None:
+        async with turns.turn("client") as turn:
+            with turn.reading():
+                await asyncio.Event().wait()
+
+    async def store(done: asyncio.Event) -> None:
+        async with turns.turn("client"):
+            await done.wait()
+            order.append("stored")
+
+    async def come() -> None:
+        async with turns.turn("client"):
+            order.append("came")
+
+    hanging = asyncio.create_task(hang())
+    await asyncio.sleep(0)
+    await come()
+    with pytest.raises(GivesWay):
+        await hanging
+    done = asyncio.Event()
+    storing = asyncio.create_task(store(done))
+    await asyncio.sleep(0)
+    newcomer = asyncio.create_task(come())
+    await asyncio.sleep(1.5)
+    done.set()
+    await asyncio.gather(storing, newcomer)
+    assert order == ["came", "stored", "came"]
