@@ -119,7 +119,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "qidpfl_client.transport": {"httpx", "pydantic", "pydantic_core", "qidpfl_client", "qidpfl_shared.protocol"},
     "qidpfl_client.trust": {"qidpfl_client.errors", "qidpfl_shared.protocol"},
-    "qidpfl_client.__main__": {"rich", "torch", "typer", "qidpfl_client", "qidpfl_shared.core"},
+    "qidpfl_client.__main__": {"rich", "stamina", "torch", "typer", "qidpfl_client", "qidpfl_shared.core"},
 }
 # What a pure function has no use for: clocks, files, sockets, the environment, global randomness, logs, threads.
 IMPURE = {
