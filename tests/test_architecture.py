@@ -111,7 +111,7 @@ ALLOWED: dict[str, set[str]] = {
         *("qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
     "qidpfl_client.progress": {"rich"},
-    "qidpfl_client.releases": {"qidpfl_client.journal", "qidpfl_shared.protocol"},
+    "qidpfl_client.releases": {"qidpfl_client.journal", "qidpfl_shared.core", "qidpfl_shared.protocol"},
     "qidpfl_client.retries": {"httpx", "stamina", "qidpfl_client"},
     "qidpfl_client.training": {
         *("numpy", "torch", "qidpfl_client"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from qidpfl_shared.protocol.messages import Event, RoundResult, TaskState, TaskView
+from qidpfl_shared.protocol.messages import Event, RoundResult, TaskView
 from qidpfl_shared.protocol.wire import BYTES_PER_PARAMETER, Vector32, WireError, content_digest, decode, digest_of
 
 from .credentials import checked_token
@@ -15,7 +15,6 @@ from .retries import Retries
 from .transport import LARGE, Answer, Call, Channel, untrusted
 
 JSON = {"Content-Type": "application/json"}
-_ENDED = (TaskState.FINISHED, TaskState.FAILED, TaskState.STOPPED)
 
 
 class Interface:
@@ -52,7 +51,7 @@ class Interface:
 
     def _events(self, path: str, after: int, *, task: Callable[[], TaskView]) -> Iterator[Event]:
         call = self._call("GET", f"{path}/events", headers={"Accept": "text/event-stream"})
-        return follow(self._channel, call, after=after, ended=lambda: task().state in _ENDED)
+        return follow(self._channel, call, after=after, ended=lambda: task().state.ended)
 
     def _model(self, call: Call, *, digest: str, dimension: int) -> Vector32:
         """A vector of exactly this length and digest."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.messages import LedgerEntry, Profile, SpendState
+from qidpfl_shared.protocol.releases import HISTOGRAM, round_of
 from qidpfl_shared.protocol.tasks import TaskSpec
 
 from .api import TaskApi
@@ -22,7 +23,7 @@ from .models import Models
 from .noise import NoiseSource
 from .owner import Owner
 from .profile import check_presentable, make_profile
-from .releases import HISTOGRAM, histogram_entry, round_entry, round_of
+from .releases import histogram_entry, round_entry
 from .trust import check_acceptable, check_spec
 
 Report = Callable[[str], None]

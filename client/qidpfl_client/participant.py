@@ -18,8 +18,8 @@ from qidpfl_shared.protocol.messages import (
     RoundOffer,
     RoundState,
     SpendState,
-    TaskState,
 )
+from qidpfl_shared.protocol.releases import release_of, round_of
 from qidpfl_shared.protocol.wire import digest_of, encode
 
 from .conduct import HONEST, Conduct
@@ -27,10 +27,8 @@ from .decision import NoBid, decide
 from .errors import Conflict, Refused, RoundClosed, UntrustedCoordinator
 from .joining import Applicant, Seat
 from .journal import Entry
-from .releases import release_of, round_entry, round_of
+from .releases import round_entry
 from .trust import SeenOffer, check_offer
-
-_ENDED = (TaskState.FINISHED, TaskState.FAILED, TaskState.STOPPED)
 
 
 class Later(Exception):
@@ -65,7 +63,7 @@ class Participant:
         news = self._api.announcement(after=self._seen, wait_s=wait_s)
         if news is None:
             return None
-        if news.task_state in _ENDED:
+        if news.task_state.ended:
             self._settle_accounts(before=None)
             return news
         if news.round is not None:

@@ -5,13 +5,13 @@ import math
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.core.privacy.histogram import private_histogram
 from qidpfl_shared.protocol.messages import Profile
+from qidpfl_shared.protocol.releases import HISTOGRAM
 from qidpfl_shared.protocol.tasks import TaskSpec
 
 from .errors import OwnerLimit
 from .learning import Learner
 from .noise import NoiseSource
 from .owner import Owner
-from .releases import HISTOGRAM
 
 
 def check_presentable(*, spec: TaskSpec, owner: Owner, account: PrivacyAccount) -> None:

@@ -17,7 +17,6 @@ from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.protocol.messages import RoundResult, TaskState
 
 _LOOK_S = 0.3
-_ENDED = (TaskState.FINISHED, TaskState.FAILED, TaskState.STOPPED)
 
 
 class Watch:
@@ -41,7 +40,7 @@ class Watch:
                     raise self._given_up[0]
                 story.task = self._api.task(task_id)
                 self._follow(story, live)
-                if story.task.state in _ENDED:
+                if story.task.state.ended:
                     break
                 time.sleep(_LOOK_S)
         if self._console.is_terminal:

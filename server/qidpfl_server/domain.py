@@ -45,9 +45,6 @@ class EndReason(StrEnum):
     STOPPED = "stopped"
 
 
-ENDED = frozenset({TaskState.FINISHED, TaskState.FAILED, TaskState.STOPPED})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """A federated job; its spec never changes."""
@@ -65,7 +62,7 @@ class Task:
 
     @property
     def ended(self) -> bool:
-        return self.state in ENDED
+        return self.state.ended
 
 
 @dataclass(frozen=True, kw_only=True)

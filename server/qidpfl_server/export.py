@@ -15,6 +15,7 @@ from typing import Any
 
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import Ledger, LedgerEntry, RoundResult, RoundState
+from qidpfl_shared.protocol.releases import release_of
 
 from .clock import as_datetime
 from .domain import Client, Model, Round, Task
@@ -85,7 +86,7 @@ def _read(
     held = tx.rounds.of_task(task_id)
     results = [round_result(tx, task, known.round_number, viewer=None) for known in held]
     ledgers = [(client, ledger(tx, client.client_id)) for client in clients]
-    still_open = {f"round/{known.round_number}" for known in held if known.state is RoundState.OPEN}
+    still_open = {release_of(known.round_number) for known in held if known.state is RoundState.OPEN}
     tables = {
         "rounds": (_ROUND, [_round_row(known, result) for known, result in zip(held, results, strict=True)]),
         "clients": (_CLIENT, [_client_row(client) for client in clients]),

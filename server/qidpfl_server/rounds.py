@@ -6,6 +6,7 @@ from dataclasses import replace
 from qidpfl_shared.core.planning import Participant, PlanStatus, RoundPlan, plan_round
 from qidpfl_shared.core.privacy.account import PrivacyAccount, Release
 from qidpfl_shared.protocol.messages import RoundState, TaskState
+from qidpfl_shared.protocol.releases import histogram_release, release_of
 
 from .clock import Micros, seconds
 from .domain import Client, EndReason, Invitation, Round, Task
@@ -43,10 +44,10 @@ def privacy_accounts(tx: Transaction, task: Task, clients: list[Client]) -> dict
     """
     mechanism = task.spec.privacy.mechanism.build()
     sizes = {client.client_id: client.size or 1 for client in clients}
-    releases = {client.client_id: [_histogram_release(client)] for client in clients}
+    releases = {client.client_id: [histogram_release(client.histogram_rho)] for client in clients}
     for round_number, client_id, rho in tx.rounds.spent_budgets(task.task_id, releases.keys()):
         proven = mechanism.proven_rho(rho=rho, size=sizes[client_id]) if task.spec.privacy.noise else math.inf
-        name = f"round/{round_number}"
+        name = release_of(round_number)
         releases[client_id].append(Release(name=name, mechanism=mechanism.name, rho=rho, proven_rho=proven))
     return {
         client.client_id: PrivacyAccount(
@@ -107,16 +108,6 @@ def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Cl
     detail = f"reward {plan.reward_micro} micro, {plan.invited} invited, bound {plan.bound}"
     tx.events.add(task.task_id, "round.opened", at=now, round_number=plan.round_number, detail=detail)
     tx.touch(task.task_id)
-
-
-def _histogram_release(client: Client) -> Release:
-    exact = client.histogram_rho is None
-    return Release(
-        name="histogram",
-        mechanism="exact histogram" if exact else "gaussian histogram",
-        rho=client.histogram_rho or 0.0,
-        proven_rho=math.inf if client.histogram_rho is None else client.histogram_rho,
-    )
 
 
 def _returned(tx: Transaction, client: Client) -> Client:

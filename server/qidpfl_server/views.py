@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from qidpfl_shared.core.money import MICRO
 from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.core.privacy.account import Release
 from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
 from qidpfl_shared.core.privacy.mechanisms import MechanismName
 from qidpfl_shared.core.utility import regrets
@@ -24,6 +25,7 @@ from qidpfl_shared.protocol.messages import (
     TaskSummary,
     TaskView,
 )
+from qidpfl_shared.protocol.releases import histogram_release, round_release
 from qidpfl_shared.protocol.tasks import SelectionRule
 
 from .clock import Micros, as_datetime, seconds_left
@@ -210,7 +212,7 @@ def ledger(tx: Transaction, client_id: str) -> Ledger:
     client = known_client(tx, client_id)
     task = tx.tasks.get(client.task_id)
     assert task is not None
-    entries = [_histogram_entry(client)] if client.has_profile else []
+    entries = [_entry(histogram_release(client.histogram_rho), SpendState.SPENT)] if client.has_profile else []
     entries += [
         _round_entry(task, client, held, budget, update, paid)
         for held, budget, update, paid in tx.rounds.history(task.task_id, client.client_id)
@@ -233,28 +235,12 @@ def ledger(tx: Transaction, client_id: str) -> Ledger:
     )
 
 
-def _histogram_entry(client: Client) -> LedgerEntry:
-    exact = client.histogram_rho is None
-    return LedgerEntry(
-        release="histogram",
-        mechanism="exact histogram, unprotected" if exact else "gaussian histogram",
-        state=SpendState.SPENT,
-        rho=client.histogram_rho or 0.0,
-        proven_rho=client.histogram_rho,
-    )
-
-
 def _round_entry(
     task: Task, client: Client, held: Round, budget: Budget, update: Update | None, paid: int | None
 ) -> LedgerEntry:
-    mechanism = task.spec.privacy.mechanism.build()
-    label = str(mechanism.name)
-    proven: float | None = None
-    if not task.spec.privacy.noise:
-        label += ", noise off, unprotected"
-    else:
-        proven = mechanism.proven_rho(rho=budget.rho, size=client.size or 1)
-        label += ", heuristic: no privacy guarantee" if mechanism.heuristic else ""
+    release = round_release(
+        privacy=task.spec.privacy, round_number=held.round_number, rho=budget.rho, size=client.size or 1
+    )
     if update is None:
         closed = held.state is not RoundState.OPEN or budget.state is BudgetState.DECLINED
         state = SpendState.FREED if closed else SpendState.RESERVED
@@ -262,14 +248,20 @@ def _round_entry(
         state = SpendState.SPENT_UNPAID
     else:
         state = SpendState.SPENT
+    return _entry(release, state, digest=update.digest if update else None, payment_micro=paid)
+
+
+def _entry(
+    release: Release, state: SpendState, *, digest: str | None = None, payment_micro: int | None = None
+) -> LedgerEntry:
     return LedgerEntry(
-        release=f"round/{held.round_number}",
-        mechanism=label,
+        release=release.name,
+        mechanism=release.mechanism,
         state=state,
-        rho=budget.rho,
-        proven_rho=proven,
-        digest=update.digest if update else None,
-        payment_micro=paid,
+        rho=release.rho,
+        proven_rho=None if release.unprotected else release.proven_rho,
+        digest=digest,
+        payment_micro=payment_micro,
     )
 
 

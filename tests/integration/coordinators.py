@@ -214,6 +214,15 @@ class ScriptedClient:
             time.sleep(0.1)
 
 
+def play_to_the_end(clients: list[ScriptedClient]) -> None:
+    """Let them take part, all at once, until the task has ended."""
+    threads = [threading.Thread(target=client.run) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def _read_to_the_end(stream: IO[str]) -> None:
     with stream:
         stream.read()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coordinators import Coordinator, ScriptedClient, running
+from coordinators import Coordinator, ScriptedClient, play_to_the_end, running
 from safetensors.numpy import load_file
 
 SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 20.0, "deliver_s": 20.0}}
@@ -51,14 +51,6 @@ def join(coordinator: Coordinator, task_id: str, code: str, count: int = 3) -> l
         client.enrol()
         client.profile().raise_for_status()
     return clients
-
-
-def play_to_the_end(clients: list[ScriptedClient]) -> None:
-    threads = [threading.Thread(target=client.run) for client in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def listed(state: Path) -> dict[str, tuple[str, str]]:

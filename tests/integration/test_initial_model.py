@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from coordinators import Coordinator, ScriptedClient, digest_header, running
+from coordinators import Coordinator, ScriptedClient, digest_header, play_to_the_end, running
 from forked import ForkedCoordinator
 from safetensors.numpy import save_file
 
@@ -55,14 +54,6 @@ def joined(coordinator: Coordinator, task_id: str, code: str) -> list[ScriptedCl
         client.enrol()
         client.profile().raise_for_status()
     return clients
-
-
-def play_to_the_end(clients: list[ScriptedClient]) -> None:
-    threads = [threading.Thread(target=client.run) for client in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_a_task_trains_from_the_model_it_was_given(coordinator: Coordinator) -> None:

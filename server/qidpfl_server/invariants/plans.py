@@ -6,6 +6,7 @@ from dataclasses import replace
 from qidpfl_shared.core.planning import Participant, PlanStatus, RoundPlan, Standing, plan_round
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.core.reward import RewardPolicy
+from qidpfl_shared.protocol.releases import release_of
 
 from ..domain import BudgetState, Task
 from ..rounds import participant
@@ -78,7 +79,7 @@ class Planner:
         """What this round took from budgets and money."""
         self._paid += sum(record.payments.values())
         for client_id in record.updates.keys() & self._accounts.keys():
-            release = self._releases.get((client_id, f"round/{record.held.round_number}"))
+            release = self._releases.get((client_id, release_of(record.held.round_number)))
             if release is not None:
                 account = self._accounts[client_id]
                 self._accounts[client_id] = replace(account, releases=(*account.releases, release))

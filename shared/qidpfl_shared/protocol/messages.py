@@ -48,6 +48,11 @@ class TaskState(StrEnum):
     FAILED = "failed"
     STOPPED = "stopped"
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen."""
+        return self in (TaskState.FINISHED, TaskState.FAILED, TaskState.STOPPED)
+
 
 class RoundState(StrEnum):
     """The life of a round; a void round is opened again as its next attempt."""

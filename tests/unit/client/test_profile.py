@@ -10,11 +10,12 @@ from qidpfl_client.errors import OwnerLimit
 from qidpfl_client.noise import UnsafeSeededNoise
 from qidpfl_client.owner import Owner
 from qidpfl_client.profile import check_presentable, make_profile
-from qidpfl_client.releases import histogram_entry, release_of, round_entry, round_of
+from qidpfl_client.releases import histogram_entry, round_entry
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.core.privacy.histogram import private_histogram
 from qidpfl_shared.protocol.messages import Profile, SpendState
 from qidpfl_shared.protocol.presets import preset
+from qidpfl_shared.protocol.releases import release_of, round_of
 from qidpfl_shared.protocol.tasks import TaskSpec
 
 SPEC = preset("digits")

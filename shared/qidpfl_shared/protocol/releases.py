@@ -1,0 +1,39 @@
+"""Releases in both sides' ledgers: their names, and each shown as what it guarantees."""
+
+import math
+import re
+
+from ..core.privacy.account import Release
+from .tasks import PrivacySpec
+
+HISTOGRAM = "histogram"
+
+
+def release_of(round_number: int) -> str:
+    """The name of a round's release."""
+    return f"round/{round_number}"
+
+
+def round_of(release: str) -> int | None:
+    """The round that a release belongs to; None where it is not the one of a round."""
+    match = re.fullmatch(r"round/([1-9][0-9]{0,6})", release)
+    return None if match is None else int(match[1])
+
+
+def round_release(*, privacy: PrivacySpec, round_number: int, rho: float, size: int) -> Release:
+    """The update of a round by a client with so many records."""
+    mechanism = privacy.mechanism.build()
+    label, proven = str(mechanism.name), math.inf
+    if not privacy.noise:
+        label += ", noise off, unprotected"
+    else:
+        proven = mechanism.proven_rho(rho=rho, size=size)
+        label += ", heuristic: no privacy guarantee" if mechanism.heuristic else ""
+    return Release(name=release_of(round_number), mechanism=label, rho=rho, proven_rho=proven)
+
+
+def histogram_release(rho: float | None) -> Release:
+    """A label histogram with noise of this budget; None: sent as it is."""
+    if rho is None:
+        return Release(name=HISTOGRAM, mechanism="exact histogram, unprotected", rho=0.0, proven_rho=math.inf)
+    return Release(name=HISTOGRAM, mechanism="gaussian histogram", rho=rho, proven_rho=rho)
