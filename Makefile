@@ -9,12 +9,12 @@ DATASET ?= digits
 
 VENV := .venv
 BIN := $(VENV)/bin
-PROJECTS := shared server client
+PROJECTS := shared server client experiments
 INSTALLED := $(VENV)/.installed
 MANIFESTS := constraints.txt pyproject.toml $(PROJECTS:%=%/pyproject.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint types check format bench up down logs ps results test-docker clean
+.PHONY: help setup demo test unit lint types check format bench experiments up down logs ps results test-docker clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +29,7 @@ $(INSTALLED): $(MANIFESTS)
 	@index=$$($(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=3); print("--extra-index-url", sys.argv[1])' $(TORCH_INDEX)/ 2>/dev/null || true); \
 	test -n "$$index" || echo "note: $(TORCH_INDEX) does not answer; torch comes from the configured package index"; \
 	echo "installing (about a minute) ..."; \
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$index --group dev --editable "./shared[torch]" --editable "./server[postgres,eval]" --editable "./client[train]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$index --group dev --editable "./shared[torch]" --editable "./server[postgres,eval]" --editable "./client[train]" --editable ./experiments
 	@touch $@
 
 demo: $(INSTALLED)  ## coordinator and ten clients on this machine, live; DATASET=mnist for MNIST
@@ -60,6 +60,15 @@ bench: $(INSTALLED)  ## measure core, coordinator, gradients and fleet, each aga
 	$(BIN)/python benchmarks/gradients.py
 	$(BIN)/python benchmarks/fleet.py
 
+# What `make experiments` runs, each at the scale that its settings say (SCALE=full for all of the paper's)
+DATASETS ?= mnist emnist cifar10
+SEEDS ?= 5
+SCALE ?=
+
+experiments: $(INSTALLED)  ## the paper's methods on live services, with figures and claims, in results/; hours
+	set -e; for dataset in $(DATASETS); do \
+		$(BIN)/qidpfl-experiments run --dataset $$dataset --seeds $(SEEDS) $(if $(SCALE),--scale $(SCALE)); done
+
 # Which files make up the testbed in containers: e.g. OVERLAYS="gpu", or OVERLAYS="postgres mnist"
 OVERLAYS ?=
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose) \
@@ -84,10 +93,11 @@ results:  ## copy the results of the containers' task out of its volume, to resu
 	@rmdir results 2>/dev/null || true
 	@mkdir -p results/testbed
 	@$(COMPOSE) run --rm --no-deps -T --entrypoint sh coordinator -c \
-		'qidpfl-server export testbed --out /tmp/results >&2 && tar -C /tmp/results -c .' | tar -C results/testbed -x
+		'qidpfl-server export testbed --out /tmp/results >/dev/null && tar -C /tmp/results -c .' \
+		| tar -C results/testbed -x --no-same-owner && ls results/testbed/*
 
 test-docker: $(INSTALLED)  ## run the tests with containers; needs a Docker engine
-	$(BIN)/python -m pytest tests/docker --durations 0
+	$(BIN)/python -m pytest tests/docker --durations 10 -rs
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

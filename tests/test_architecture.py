@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = {f"qidpfl_{name}": ROOT / name / f"qidpfl_{name}" for name in ("shared", "server", "client")}
+PACKAGES = {f"qidpfl_{name}": ROOT / name / f"qidpfl_{name}" for name in ("shared", "server", "client", "experiments")}
 
 # For each package or module: the libraries, and the parts of this project, that it may import besides itself.
 # The longest matching name counts.
 ALLOWED: dict[str, set[str]] = {
     "qidpfl_shared": set(),
+    "qidpfl_shared.command_line": {"pydantic"},
     "qidpfl_shared.core": {"numpy", "scipy"},
     "qidpfl_shared.protocol": {"numpy", "pydantic", "pydantic_core", "qidpfl_shared.core"},
-    "qidpfl_shared.workloads": {"numpy", "sklearn", "torch", "qidpfl_shared.protocol"},
+    "qidpfl_shared.workloads": {"numpy", "sklearn", "torch", "qidpfl_shared.own_code", "qidpfl_shared.protocol"},
     "qidpfl_server": {
         *("numpy", "anyio", "structlog"),
         *("qidpfl_shared.core", "qidpfl_shared.failpoints", "qidpfl_shared.protocol"),
@@ -34,6 +35,10 @@ ALLOWED: dict[str, set[str]] = {
         *("qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.failpoints", "qidpfl_shared.protocol"),
     },
     "qidpfl_server.model_files": {"safetensors", "qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_server.own_rules": {
+        *("pydantic", "structlog", "qidpfl_server"),
+        *("qidpfl_shared.core", "qidpfl_shared.own_code", "qidpfl_shared.protocol"),
+    },
     "qidpfl_server.own_workloads": {
         *("torch", "qidpfl_server"),
         *("qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
@@ -44,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
         *("qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
     "qidpfl_server.http_protocol": {"uvicorn"},
-    "qidpfl_server.options": {"pydantic", "typer", "qidpfl_server"},
+    "qidpfl_server.options": {"typer", "qidpfl_server", "qidpfl_shared.command_line"},
     "qidpfl_server.serving": {"structlog", "uvicorn", "qidpfl_server", "qidpfl_shared.protocol"},
     "qidpfl_server.__main__": {"rich", "typer", "qidpfl_server", "qidpfl_shared.protocol"},
     "qidpfl_client": {"qidpfl_shared.core", "qidpfl_shared.protocol"},
@@ -120,6 +125,44 @@ ALLOWED: dict[str, set[str]] = {
     "qidpfl_client.transport": {"httpx", "pydantic", "pydantic_core", "qidpfl_client", "qidpfl_shared.protocol"},
     "qidpfl_client.trust": {"qidpfl_client.errors", "qidpfl_shared.protocol"},
     "qidpfl_client.__main__": {"rich", "stamina", "torch", "typer", "qidpfl_client", "qidpfl_shared.core"},
+    "qidpfl_experiments": {"httpx", "pydantic", "rich", "stamina", "typer", "qidpfl_client", "qidpfl_shared"},
+    # From tables to statistics, verdicts, figures and texts: nothing here knows how the tables came about.
+    "qidpfl_experiments.methods": set(),
+    "qidpfl_experiments.tables": set(),
+    "qidpfl_experiments.statistics": {"scipy", "qidpfl_experiments.tables"},
+    "qidpfl_experiments.places": {"qidpfl_experiments.methods", "qidpfl_experiments.tables"},
+    "qidpfl_experiments.verdicts": {"qidpfl_experiments.statistics"},
+    "qidpfl_experiments.claims": {"qidpfl_experiments.methods", "qidpfl_experiments.verdicts"},
+    "qidpfl_experiments.findings": {
+        *("qidpfl_experiments.claims", "qidpfl_experiments.methods", "qidpfl_experiments.places"),
+        *("qidpfl_experiments.statistics", "qidpfl_experiments.tables", "qidpfl_experiments.verdicts"),
+    },
+    "qidpfl_experiments.wording": {
+        *("qidpfl_experiments.claims", "qidpfl_experiments.findings", "qidpfl_experiments.places"),
+        *("qidpfl_experiments.statistics", "qidpfl_experiments.verdicts"),
+    },
+    "qidpfl_experiments.figure_style": {
+        *("matplotlib", "numpy"),
+        *("qidpfl_experiments.methods", "qidpfl_experiments.places", "qidpfl_experiments.statistics"),
+    },
+    **{
+        f"qidpfl_experiments.{name}_figures": {
+            *("matplotlib", "numpy", "qidpfl_shared.core.forecast", "qidpfl_experiments.wording"),
+            *("qidpfl_experiments.figure_style", "qidpfl_experiments.methods", "qidpfl_experiments.places"),
+            *("qidpfl_experiments.statistics", "qidpfl_experiments.summary", "qidpfl_experiments.tables"),
+        }
+        for name in ("paper", "client", "our")
+    },
+    "qidpfl_experiments.figures": {
+        *(f"qidpfl_experiments.{name}_figures" for name in ("paper", "client", "our")),
+        *("qidpfl_experiments.figure_style", "qidpfl_experiments.places", "qidpfl_experiments.tables"),
+    },
+    "qidpfl_experiments.summary": {
+        *("qidpfl_experiments.methods", "qidpfl_experiments.places"),
+        *("qidpfl_experiments.statistics", "qidpfl_experiments.tables"),
+    },
+    "qidpfl_experiments.remarks": {"qidpfl_experiments.places", "qidpfl_experiments.tables"},
+    "qidpfl_experiments.report": {"jinja2", "qidpfl_experiments"},
 }
 # What a pure function has no use for: clocks, files, sockets, the environment, global randomness, logs, threads.
 IMPURE = {

@@ -14,11 +14,14 @@ from qidpfl_server.api import admin, participants, reading, roster
 from qidpfl_server.domain import EndReason
 from qidpfl_server.settings import Settings
 from qidpfl_server.task_commands import tasks_app
+from qidpfl_shared.core.own_rules import RewardQuestion, SelectionQuestion
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.mechanisms import MechanismName
+from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode
 from qidpfl_shared.protocol.messages import RoundState, SpendState, TaskState
 from qidpfl_shared.protocol.presets import PRESETS
+from qidpfl_shared.protocol.tasks import SelectionRule
 
 ROOT = Path(__file__).parent.parent
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
@@ -30,8 +33,10 @@ PARTICIPANT = (ROOT / "docs" / "participant.md").read_text()
 CLIENTS = (ROOT / "docs" / "clients.md").read_text()
 WORKLOADS = (ROOT / "docs" / "workloads.md").read_text()
 DOCKER = (ROOT / "docs" / "docker.md").read_text()
+OWN_RULES = (ROOT / "docs" / "own-rules.md").read_text()
 LINKS = re.findall(
-    r"\]\(([^)#:]+)\)", README + PAPER_MAP + PROTOCOL + OPERATIONS + PARTICIPANT + CLIENTS + WORKLOADS + DOCKER
+    r"\]\(([^)#:]+)\)",
+    README + PAPER_MAP + PROTOCOL + OPERATIONS + PARTICIPANT + CLIENTS + WORKLOADS + DOCKER + OWN_RULES,
 )
 
 
@@ -168,6 +173,21 @@ def test_every_option_of_the_client_is_documented(command: str, option: str) -> 
 @pytest.mark.parametrize("name", sorted({command for command, _ in client_options()}))
 def test_every_command_of_the_client_is_documented(name: str) -> None:
     assert f"qidpfl-client {name}" in PARTICIPANT
+
+
+@pytest.mark.parametrize("name", [*RewardPolicy, *SelectionRule], ids=str)
+def test_every_policy_and_every_rule_is_documented(name: str) -> None:
+    kind = "game.policy" if isinstance(name, RewardPolicy) else "selection.rule"
+    table = PROTOCOL.split(f"| `{kind}` | wh")[1].split("\n\n")[0]
+    assert f"| `{name}` |" in table
+
+
+@pytest.mark.parametrize("question", [RewardQuestion, SelectionQuestion])
+def test_everything_that_a_rule_is_asked_is_documented(question: type) -> None:
+    table = OWN_RULES.split(f"| of a `{question.__name__}` | what |")[1].split("\n\n")[0]
+    told = [name.removesuffix("()") for name in re.findall(r"`([\w()]+)`", table)]
+    known = {*question.__dataclass_fields__, *(name for name in vars(question) if not name.startswith("_"))}  # type: ignore[attr-defined]
+    assert known <= set(told)
 
 
 @pytest.mark.parametrize("name", list(MechanismName), ids=str)

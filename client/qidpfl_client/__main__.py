@@ -93,7 +93,7 @@ def run_command(
             journal=opened,
             owner=owner,
             code=secret,
-            open_data=_local_data(device, data_dir, workload, all_records=all_records, threads=1),
+            open_data=_local_data(device, data_dir, workload, all_records=all_records, threads=os.cpu_count() or 1),
             noise=options.noise_source(unsafe_seed),
             report=progress.say,
             ordinal=ordinal,
@@ -129,7 +129,9 @@ def fleet_command(
     over_noisers: Annotated[float, typer.Option(min=0, max=1, help="share that noises more than declared")] = 0.0,
     misreporters: Annotated[float, typer.Option(min=0, max=1, help="share that understates its privacy value")] = 0.0,
     replayers: Annotated[float, typer.Option(min=0, max=1, help="share that sends the same bytes every time")] = 0.0,
-    seed: Annotated[int, typer.Option(help="of who misbehaves, when and how; not of any noise")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="of the privacy values and of who misbehaves, when and how; not of any noise")
+    ] = 0,
     insecure: options.Insecure = False,
     patience: options.Patience = 600.0,
     first_contact: options.FirstContact = 10.0,
@@ -171,7 +173,8 @@ def fleet_command(
     with (
         Progress() as progress,
         connect(server, insecure=insecure, connections=workers + 2) as http,
-        plan.members(http, _local_data(device, data_dir, workload, threads=workers), progress.say) as members,
+        # One thread for each that trains, whatever their number: sums come out alike, to the last bit.
+        plan.members(http, _local_data(device, data_dir, workload, threads=1), progress.say) as members,
     ):
         Fleet(members, workers=workers, watch=plan.api(http)).run()
         failed = [member for member in members if member.failure is not None]
@@ -219,13 +222,20 @@ def main() -> None:
     except Stopped:
         print("qidpfl-client: stopped; started again with the same journal it goes on where it was", file=sys.stderr)
         sys.exit(0)
+    finally:
+        # Python gives up its handlers while it leaves, which takes a while with torch: a signal would count as a crash.
+        _ignore_signals()
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
     # A second signal would interrupt the leaving itself.
-    for known in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(known, signal.SIG_IGN)
+    _ignore_signals()
     raise Stopped
+
+
+def _ignore_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _local_data(
@@ -237,8 +247,7 @@ def _local_data(
     from .local_data import LocalData
     from .training.devices import choose_device
 
-    # Where several train at once, each gets its part of the cores.
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // threads))
+    torch.set_num_threads(threads)
     return LocalData(device=choose_device(device), data_dir=data_dir, own_workload=workload, all_records=all_records)
 
 

@@ -20,6 +20,7 @@ from .joining import Applicant
 from .journal import Journal
 from .learning import DataSource, OpenData
 from .models import Models
+from .noise import NoiseSource, SystemNoise, UnsafeSeededNoise
 from .owner import Owner
 
 Report = Callable[[str], None]
@@ -27,7 +28,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class FleetPlan:
-    """How many members, and how they differ."""
+    """How many members, and how they differ: the same seed gives the same members, apart from their noise."""
 
     clients: int
     code: str
@@ -62,16 +63,15 @@ class FleetPlan:
         def say(line: str) -> None:
             common.report(f"{ordinal:>4} {'' if behaviour is Behaviour.HONEST else f'({behaviour}) '}{line}")
 
-        source = random.SystemRandom() if self.unsafe_seed is None else random.Random(f"{self.unsafe_seed}/{ordinal}")
-        owner = replace(self.owner, privacy_value=options.privacy_value(self.privacy_value, source))
-        noise_seed = None if self.unsafe_seed is None else source.getrandbits(63)
+        drawn = options.privacy_value(self.privacy_value, random.Random(f"{self.seed}/{ordinal}"))
+        owner = replace(self.owner, privacy_value=drawn)
         applicant = Applicant(
             api=self.api(common.http),
             journal=journal,
             owner=behaving_owner(owner, behaviour),
             code=self.code,
             open_data=behaving_data(common.open_data, behaviour),
-            noise=options.noise_source(noise_seed),
+            noise=self._noise(ordinal),
             report=say,
             ordinal=ordinal,
             models=common.models,
@@ -79,6 +79,12 @@ class FleetPlan:
         outage = Outage(patience_s=self.patience_s, first_contact_s=self.first_contact_s, report=say)
         conduct = Unreliable(dropout=self.dropout, delay_up_to_s=self.delay_up_to_s, seed=self.seed, ordinal=ordinal)
         return Member(applicant=applicant, outage=outage, conduct=conduct)
+
+    def _noise(self, ordinal: int) -> NoiseSource:
+        """Noise of a member's own: known to nobody, unless the whole fleet is in test mode."""
+        if self.unsafe_seed is None:
+            return SystemNoise()
+        return UnsafeSeededNoise(random.Random(f"{self.unsafe_seed}/{ordinal}").getrandbits(63))
 
     def _path(self, ordinal: int) -> Path:
         return self.journals / f"client-{ordinal:05d}.sqlite"

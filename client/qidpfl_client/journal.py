@@ -1,6 +1,7 @@
 """The journal: what one data set has promised, released and earned, over all servers and tasks. It survives `kill -9`.
 
-One SQLite file per data set, written through to the disk before anything leaves. Who loses it loses the memory of what
+One SQLite file per data set. What is promised and what is released is on the disk before it leaves; what a coordinator
+would tell again (receipts, payments) gets there with the next of these. Who loses it loses the memory of what
 was released: the client then enrols as somebody new, and nothing stops it from selling the same records again.
 """
 
@@ -38,7 +39,7 @@ class Membership:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One release, from its reservation on. `payload` is kept until the coordinator has acknowledged it."""
+    """One release, from its reservation on, and the seconds of training that it took."""
 
     task_id: str
     release: str
@@ -49,6 +50,7 @@ class Entry:
     digest: str | None = None
     acknowledged: bool = False
     payment_micro: int | None = None
+    training_s: float | None = None
 
 
 class Journal:
@@ -114,8 +116,11 @@ class Journal:
         return None if row is None else SeenOffer(**{name: row[name] for name in SeenOffer.__dataclass_fields__})
 
     def remember_offer(self, task_id: str, offer: SeenOffer) -> None:
-        """Write down what a round is about, before answering it."""
-        with self._file.transaction() as database:
+        """Write down what a round is about, before answering it.
+
+        Nothing is released on it before a reservation, which is synced, and this with it.
+        """
+        with self._file.transaction(synced=False) as database:
             _put(database, "INSERT OR IGNORE INTO offers", {"task_id": task_id} | vars(offer))
 
     # --- the privacy account -----------------------------------------------------------------------------------------
@@ -171,13 +176,21 @@ class Journal:
             _put(database, "INSERT INTO entries", _values(entry))
         return True
 
-    def spend(self, task_id: str, release: str, *, digest: str, payload: bytes) -> None:
+    def spend(
+        self, task_id: str, release: str, *, digest: str, payload: bytes, training_s: float | None = None
+    ) -> None:
         """The bytes are about to leave: from now on the budget is spent, and only these bytes may be sent."""
-        self._change(task_id, release, state=SpendState.SPENT.value, digest=digest, payload=payload)
+        state = SpendState.SPENT.value
+        self._change(task_id, release, state=state, digest=digest, payload=payload, training_s=training_s)
+
+    def last_training_s(self, task_id: str) -> float | None:
+        """How long the latest training in a task took, as far as is known."""
+        trained = [entry.training_s for entry in self.entries(task_id) if entry.training_s is not None]
+        return trained[-1] if trained else None
 
     def acknowledge(self, task_id: str, release: str) -> None:
-        """The coordinator has the bytes, durably: they need not be kept."""
-        self._change(task_id, release, acknowledged=1, payload=None)
+        """The coordinator has the bytes, durably: they need not be kept. Forgotten, it would be asked again."""
+        self._change(task_id, release, synced=False, acknowledged=1, payload=None)
 
     def free(self, task_id: str, release: str) -> None:
         """Nothing was sent, and nothing will be."""
@@ -188,13 +201,16 @@ class Journal:
         self._change(task_id, release, state=SpendState.SPENT_UNPAID.value, payload=None)
 
     def pay(self, task_id: str, release: str, payment_micro: int, *, accepted: bool) -> None:
-        """Record what the coordinator paid; a release that was not accepted is spent for nothing."""
-        state = SpendState.SPENT if accepted else SpendState.SPENT_UNPAID
-        self._change(task_id, release, payment_micro=payment_micro, state=state.value, payload=None)
+        """Record what the coordinator paid; a release that was not accepted is spent for nothing.
 
-    def _change(self, task_id: str, release: str, **values: object) -> None:
+        Forgotten, it would be read again.
+        """
+        state = SpendState.SPENT if accepted else SpendState.SPENT_UNPAID
+        self._change(task_id, release, synced=False, payment_micro=payment_micro, state=state.value, payload=None)
+
+    def _change(self, task_id: str, release: str, *, synced: bool = True, **values: object) -> None:
         assignments = ", ".join(f"{column} = ?" for column in values)
-        with self._file.transaction() as database:
+        with self._file.transaction(synced=synced) as database:
             cursor = database.execute(
                 f"UPDATE entries SET {assignments} WHERE task_id = ? AND release = ?",
                 [*values.values(), task_id, release],
@@ -234,7 +250,8 @@ def _release(entry: Entry) -> Release:
 
 
 def _entry(row: sqlite3.Row) -> Entry:
-    values = {name: row[name] for name in Entry.__dataclass_fields__}
+    # An older journal that is only looked at does not have all columns.
+    values = {name: row[name] for name in Entry.__dataclass_fields__ if name in row.keys()}  # noqa: SIM118
     values["proven_rho"] = math.inf if row["proven_rho"] is None else row["proven_rho"]
     values["state"] = SpendState(row["state"])
     values["acknowledged"] = bool(row["acknowledged"])

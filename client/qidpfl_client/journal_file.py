@@ -1,4 +1,4 @@
-"""The file of a journal: one process at a time may write it, every commit is on the disk, every failure is one line."""
+"""The file of a journal: one process at a time may write it, what counts is on the disk, every failure is one line."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ from typing import IO
 
 from .errors import JournalError
 
-VERSION = 1
+VERSION = 2
 _SCHEMA = """
 CREATE TABLE data_set (fingerprint TEXT NOT NULL);
 CREATE TABLE memberships (
@@ -46,9 +46,12 @@ CREATE TABLE entries (
     payload BLOB,
     acknowledged INTEGER NOT NULL DEFAULT 0,
     payment_micro INTEGER,
+    training_s REAL,
     UNIQUE (task_id, release)
 );
 """
+# What brings the tables of each earlier version to the next.
+_UPGRADES = {1: "ALTER TABLE entries ADD COLUMN training_s REAL;"}
 
 
 class JournalFile:
@@ -77,9 +80,13 @@ class JournalFile:
             return self._opened.execute(query, values).fetchall()
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All changes together, on the disk when this ends; none of them if it fails."""
+    def transaction(self, *, synced: bool = True) -> Iterator[sqlite3.Connection]:
+        """All changes together, on the disk when this ends; none of them if it fails.
+
+        Without `synced` they survive a kill at once, and a power cut with the next transaction that is synced.
+        """
         with self._translated(), self._opened as database:
+            database.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
             database.execute("BEGIN IMMEDIATE")
             yield database
 
@@ -113,10 +120,13 @@ class JournalFile:
         database.row_factory = sqlite3.Row
         if not read_only:
             database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
             if self.is_new:
                 database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
-        if database.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+            while (version := _version(database)) in _UPGRADES:
+                change = f"{_UPGRADES[version]} PRAGMA user_version = {version + 1};"
+                database.executescript(f"BEGIN IMMEDIATE; {change} COMMIT;")
+        # Who only looks changes nothing: what an earlier version did not write down is not known.
+        if _version(database) not in ({VERSION, *_UPGRADES} if read_only else {VERSION}):
             raise JournalError(f"{self.path} is no journal of this version of the client")
 
     @contextmanager
@@ -126,6 +136,11 @@ class JournalFile:
         except (sqlite3.Error, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise JournalError(f"the journal {self.path} cannot be used: {reason}") from error
+
+
+def _version(database: sqlite3.Connection) -> int:
+    version: int = database.execute("PRAGMA user_version").fetchone()[0]
+    return version
 
 
 def _locked(path: Path) -> IO[bytes]:

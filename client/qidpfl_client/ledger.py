@@ -68,6 +68,7 @@ def as_json(ledger: OwnLedger) -> str:
                 "proven_rho": _finite(entry.proven_rho),
                 "digest": entry.digest,
                 "payment_micro": entry.payment_micro,
+                "training_s": entry.training_s,
             }
             for entry in ledger.entries
         ],

@@ -10,9 +10,10 @@ import torch
 
 from qidpfl_shared.protocol.tasks import PrivacySpec, TaskSpec
 from qidpfl_shared.protocol.wire import Vector32
+from qidpfl_shared.workloads.label_pools import Shard
 from qidpfl_shared.workloads.loading import load_workload
 from qidpfl_shared.workloads.networks import check_layout, check_records_stay_apart
-from qidpfl_shared.workloads.partitions import shard
+from qidpfl_shared.workloads.partitions import all_shards, require_shard
 from qidpfl_shared.workloads.records import Records
 from qidpfl_shared.workloads.workload import Workload
 
@@ -25,7 +26,7 @@ class LocalData:
     """Where the owner's data are, and how they are used.
 
     In a testbed (the task has a partition) a client takes the shard of its ordinal; with `all_records` it takes
-    everything there is, as an owner of real data does.
+    everything there is, as an owner of real data does, whatever portion of the data the task names.
     """
 
     device: torch.device
@@ -34,7 +35,8 @@ class LocalData:
     all_records: bool = False
 
     def __call__(self, spec: TaskSpec) -> "OpenedData":
-        workload = load_workload(spec.workload, data_dir=self.data_dir, own=self.own_workload)
+        wanted = spec.workload.whole if self.all_records else spec.workload
+        workload = load_workload(wanted, data_dir=self.data_dir, own=self.own_workload)
         network = workload.network()
         check_layout(network, spec.layout)
         check_records_stay_apart(network)
@@ -44,7 +46,7 @@ class LocalData:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedData:
-    """Data that are there and fit the task."""
+    """Data that are there and fit the task. They are divided once, however many clients take a shard."""
 
     workload: Workload
     spec: TaskSpec
@@ -55,8 +57,15 @@ class OpenedData:
         records = self.workload.training()
         partition = self.spec.workload.partition
         if partition is not None and not self.all_records:
-            records = records.take(shard(labels=records.labels, partition=partition, ordinal=ordinal))
+            require_shard(partition, ordinal)
+            records = records.take(self._shards[ordinal])
         return RecordsLearner(records=records, workload=self.workload, spec=self.spec, device=self.device)
+
+    @cached_property
+    def _shards(self) -> list[Shard]:
+        partition = self.spec.workload.partition
+        assert partition is not None
+        return all_shards(labels=self.workload.training().labels, partition=partition)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,7 +54,8 @@ class Participant:
         self._learner = seat.learner
         self._conduct = conduct
         self._seen = (0, 0)
-        self._training_s = 0.0
+        # What training costs is known from the round before, also after a restart.
+        self._training_s = self._journal.last_training_s(self._api.task_id) or 0.0
         self._started_at: dict[int, float] = {}
         self._selected: bool | None = None
 
@@ -163,7 +164,13 @@ class Participant:
             self._journal.free(self._api.task_id, entry.release)
             self._report(f"round {offer.round_number}: closed before the update was ready; nothing was sent")
             return
-        self._journal.spend(self._api.task_id, entry.release, digest=digest_of(payload), payload=payload)
+        self._journal.spend(
+            self._api.task_id,
+            entry.release,
+            digest=digest_of(payload),
+            payload=payload,
+            training_s=self._training_s,
+        )
         failpoint("client.journaled")
         self._send(offer.round_number)
 

@@ -15,12 +15,13 @@ from types import FrameType
 import stamina.instrumentation
 from chart import draw
 from play import Watch
-from processes import ProcessEnded, Testbed
+from processes import Testbed
 from scenarios import SCENARIOS
 from summary import print_summary
 
 from qidpfl_client.api import AdminApi, Retries, connect
 from qidpfl_client.errors import ClientError
+from qidpfl_experiments.services import ProcessEnded
 
 PATIENT = Retries(attempts=20, timeout_s=60.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.2)
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from processes import ProcessEnded, Testbed
+from processes import Testbed
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -13,6 +13,7 @@ from rich.text import Text
 from story import Story, part_of
 
 from qidpfl_client.api import AdminApi
+from qidpfl_experiments.services import ProcessEnded
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.protocol.messages import RoundResult, TaskState
 
@@ -86,7 +87,7 @@ class Watch:
                 self._print_rows([_row(story, story.rounds[-1])])
         if self._kill_in_round is not None and story.task.settled_rounds >= self._kill_in_round - 1:
             self._kill_in_round = None
-            self._testbed.coordinator.process.kill()
+            self._testbed.coordinator.kill()
             self._testbed.coordinator.process.wait()
         live.update(Group(_table(story), Text(f"{self._elapsed():.0f} s")), refresh=True)
 

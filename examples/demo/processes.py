@@ -1,8 +1,6 @@
-"""The processes of the demo: started, started again when they are killed, and stopped afterwards."""
+"""The processes of the demo."""
 
 import json
-import os
-import socket
 import subprocess
 import sys
 import threading
@@ -12,61 +10,9 @@ from typing import Any
 
 from scenarios import Scenario
 
-_STARTUP_S = 60.0
+from qidpfl_experiments.services import Service, free_port
+
 _GOODBYE_S = 30.0
-_MOST_STARTS = 5
-
-
-class ProcessEnded(Exception):
-    """A process of the demo ended though it should not have."""
-
-
-class Service:
-    """A command that is started again when somebody kills it."""
-
-    def __init__(self, name: str, command: list[str], log: Path) -> None:
-        self.name = name
-        self.log = log
-        self._command = command
-        self._starts = 0
-        self.start()
-
-    def start(self) -> None:
-        # Ten processes on a few cores: more threads in each would only get in each other's way.
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "QIDPFL_LOG_FORMAT": "json"}
-        self._starts += 1
-        with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", *self._command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-            )
-
-    def revive(self) -> bool:
-        """Start it again if a signal ended it; raise if it gave up by itself."""
-        status = self.process.poll()
-        if status is None or status == 0:
-            return False
-        # A positive status is its own decision, a negative one the signal that ended it.
-        if status > 0 or self._starts >= _MOST_STARTS:
-            raise ProcessEnded(f"{self.name} ended with {status}: {self.last_line()}")
-        self.start()
-        return True
-
-    def last_line(self) -> str:
-        lines = self.log.read_text().strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(_GOODBYE_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
 
 
 class Testbed:
@@ -78,7 +24,7 @@ class Testbed:
         self.scenario = scenario
         self._unsafe_seed = unsafe_seed
         self.state_dir = folder / "coordinator"
-        self._port = _free_port()
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         overrides: dict[str, Any] = {**scenario.overrides, **({"game": {"horizon": rounds}} if rounds else {})}
         self.coordinator = Service("the coordinator", self._serve(overrides), folder / "coordinator.log")
@@ -87,7 +33,7 @@ class Testbed:
 
     def __enter__(self) -> "Testbed":
         try:
-            self._wait_until_served()
+            self.coordinator.wait_until_served()
             for ordinal in range(self.scenario.clients):
                 self.clients.append(Service(f"client {ordinal}", self._run(ordinal), self.folder / f"{ordinal}.log"))
         except BaseException:
@@ -138,17 +84,3 @@ class Testbed:
             *("qidpfl_client", "run", "--server", self.url, *who),
             *("--ordinal", str(ordinal), "--privacy-value", value, "--device", "cpu", "--first-contact", "60"),
         ]
-
-    def _wait_until_served(self) -> None:
-        deadline = time.monotonic() + _STARTUP_S
-        while '"listening"' not in self.coordinator.log.read_text():
-            if self.coordinator.process.poll() is not None or time.monotonic() > deadline:
-                raise ProcessEnded(f"the coordinator does not start: {self.coordinator.last_line()}")
-            time.sleep(0.05)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

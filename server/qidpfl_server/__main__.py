@@ -18,7 +18,8 @@ from .backup import back_up
 from .errors import CoordinatorError
 from .export import TableFormat, read_export, write_export
 from .identifiers import hash_secret, new_id
-from .options import Where, located, one_line_errors
+from .options import Rules, Where, guarded, located
+from .own_rules import load_rules
 from .own_workloads import find_workload
 from .secret_files import create_private, sync_folder
 from .serving import check_tls, ensure_task, opened_store, serve
@@ -35,7 +36,7 @@ Preset = Annotated[str | None, typer.Option(help="make sure that a task of this 
 
 
 @app.command("serve")
-@one_line_errors
+@guarded
 @located
 def serve_command(
     where: Where,
@@ -54,6 +55,7 @@ def serve_command(
         list[str] | None,
         typer.Option(help="module:Class or file.py:Class of a workload of your own that may be evaluated; repeatable"),
     ] = None,
+    rules: Rules = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="data sets to evaluate with  [env: QIDPFL_DATA_DIR; default: ~/.cache/qidpfl]"),
@@ -93,6 +95,7 @@ def serve_command(
     if preset is None and (task is not None or overrides != "{}"):
         raise CoordinatorError("--task and --overrides need a --preset")
     check_tls(settings)
+    load_rules(rules or [])
     spec = None if preset is None else task_spec(preset, parsed_overrides(overrides))
     name = valid_name(task or preset or "task")
     own_workloads = workload or []
@@ -125,13 +128,15 @@ def _ensure(settings: Settings, store: Store, name: str, preset: str, spec: Task
 
 
 @app.command("audit")
-@one_line_errors
+@guarded
 @located
-def audit_command(where: Where) -> None:
+def audit_command(where: Where, rules: Rules = None) -> None:
     """Check every invariant of the store.
 
-    The store may be live or stopped. Prints what is violated and ends with 1, or says how much was checked.
+    The store may be live or stopped. Prints what is violated and ends with 1, or says how much was checked. With
+    --rules it also asks the rules of tasks that have their own.
     """
+    load_rules(rules or [])
     with opened_store(where.settings()) as store:
         report = invariants.audit(store)
     for line in report.lines():
@@ -141,7 +146,7 @@ def audit_command(where: Where) -> None:
 
 
 @app.command("export")
-@one_line_errors
+@guarded
 @located
 def export_command(
     where: Where,
@@ -167,7 +172,7 @@ def export_command(
 
 
 @app.command("backup")
-@one_line_errors
+@guarded
 @located
 def backup_command(
     where: Where,

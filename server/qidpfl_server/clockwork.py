@@ -19,10 +19,12 @@ from .domain import EndReason, Task
 from .enrolment import select_clients, selection_is_due, selection_time
 from .evaluation import Evaluator
 from .lifecycle import locked
+from .own_rules import missing_rules
 from .patience import Patience, current_step, give_up, may_pass
 from .retention import sweep
 from .rounds import is_complete
 from .settlement import settle_if_due
+from .stopwatch import Timing
 from .store.store import Store
 from .store.transaction import Transaction
 
@@ -46,7 +48,13 @@ class Clockwork:
         self._threads = anyio.CapacityLimiter(2)
         # What was last said of tasks that cannot be read, so that it is said once.
         self._unreadable: dict[str, str] = {}
+        self._without_rules: set[str] = set()
+        self._observe: Callable[[Timing], None] | None = None
         self.ended = False
+
+    def on_settlement(self, observe: Callable[[Timing], None]) -> None:
+        """Tell `observe` how long every settlement took, from whatever thread it ran in."""
+        self._observe = observe
 
     def poke(self, task_ids: set[str]) -> None:
         """Something has changed: look again now."""
@@ -74,11 +82,19 @@ class Clockwork:
         """Start what is due; the seconds until something else is."""
         now = self._clock.now()
         for task, due in tasks:
-            if due <= now and task.task_id not in self._busy:
+            if due <= now and task.task_id not in self._busy and self._has_rules(task):
                 self._busy.add(task.task_id)
                 group.start_soon(self._advance, task)
         waiting = [(due - now) / SECOND for _, due in tasks if due > now]
         return max(0.01, min([*waiting, _LONGEST_SLEEP_S]))
+
+    def _has_rules(self, task: Task) -> bool:
+        """Whether this coordinator can go on with a task. If not it says so once: another one may have its rules."""
+        missing = missing_rules(task.spec)
+        if missing and task.task_id not in self._without_rules:
+            self._without_rules.add(task.task_id)
+            _log.error("rules_not_loaded", task=task.task_id, reason="; ".join(missing.values()))
+        return not missing
 
     def _look(self) -> list[tuple[Task, Micros]]:
         """When each living task needs attention next; a task that cannot be read is left out. Never fails."""
@@ -148,7 +164,7 @@ class Clockwork:
         now = self._clock.now()
         if task.state is TaskState.ENROLLING:
             self._store.write(lambda tx: _select_if_due(tx, task.task_id, now))
-        elif settle_if_due(self._store, task.task_id, self.evaluator(task), now):
+        elif settle_if_due(self._store, task.task_id, self.evaluator(task), now, observe=self._observe):
             _log.info("round_closed", task=task.task_id)
 
 

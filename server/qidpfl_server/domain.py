@@ -40,6 +40,7 @@ class EndReason(StrEnum):
     NO_REWARD = "no_reward"
     TOO_FEW_UPDATES = "too_few_updates"
     MODEL_DIVERGED = "model_diverged"
+    OWN_RULE_FAILED = "own_rule_failed"
     STATE_DAMAGED = "state_damaged"
     STEP_FAILED = "step_failed"
     STOPPED = "stopped"
@@ -113,7 +114,10 @@ class Round:
     declared_total: float | None = None
     accuracy: float | None = None
     loss: float | None = None
+    opened_at: Micros | None = None
     settled_at: Micros | None = None
+    settlement_s: float | None = None
+    evaluation_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

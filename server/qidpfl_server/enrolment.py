@@ -1,17 +1,22 @@
 """Before the first round: enrol, store the profile, select; and leave."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from qidpfl_shared.core.selection import SelectionStatus, select
+from qidpfl_shared.core.own_rules import OwnRuleFailed
+from qidpfl_shared.core.selection import Selection, SelectionStatus, select
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import EnrolAnswer, EnrolRequest, Profile, TaskState
+from qidpfl_shared.protocol.tasks import TaskSpec
 
 from .clock import Micros, seconds
 from .domain import Client, ClientState, EndReason, Task
 from .errors import Refused
 from .identifiers import hash_secret, new_id, new_secret
 from .lifecycle import end_task, known_client, locked
+from .own_rules import fail_by_rule, missing_rules, own_select
 from .rounds import open_round
 from .store.transaction import Transaction
 
@@ -71,7 +76,7 @@ def store_profile(tx: Transaction, client_id: str, profile: Profile, now: Micros
     tx.touch(task.task_id)
     if task.state is TaskState.TRAINING:
         _judge_late_joiner(tx, task, client_id)
-    elif selection_is_due(tx, task, now):
+    elif selection_is_due(tx, task, now) and not missing_rules(task.spec):
         select_clients(tx, task, now)
     failpoint("profile.before_commit")
 
@@ -107,14 +112,11 @@ def selection_time(task: Task) -> Micros:
 def select_clients(tx: Transaction, task: Task, now: Micros) -> None:
     """Judge every profile by its labels, then open the first round or end the task."""
     candidates = tx.clients.in_state(task.task_id, ClientState.PROFILED)
-    histograms = [client.label_counts or () for client in candidates]
-    selection = select(
-        rule=task.spec.selection_rule(),
-        histograms=histograms,
-        reference=task.spec.label_reference(histograms),
-        min_clients=task.spec.rounds.min_clients,
-        shortfall=task.spec.selection.shortfall,
-    )
+    try:
+        selection = selection_of(task.spec, candidates)
+    except OwnRuleFailed as error:
+        fail_by_rule(tx, task, task.spec.selection.own_rules, error, now)
+        return
     for client, kept, filled_up, distance in zip(
         candidates, selection.selected, selection.filled_up, selection.label_distances, strict=True
     ):
@@ -132,6 +134,20 @@ def select_clients(tx: Transaction, task: Task, now: Micros) -> None:
         return
     tx.tasks.move(task.task_id, before=TaskState.ENROLLING, after=TaskState.TRAINING)
     open_round(tx, locked(tx, task.task_id), 1, now)
+
+
+def selection_of(spec: TaskSpec, candidates: Sequence[Client]) -> Selection:
+    """Whom the rule of a task keeps of these clients, in the order of their ordinals."""
+    histograms = [client.label_counts or () for client in candidates]
+    return select(
+        rule=spec.selection_rule(own_select(spec)),
+        histograms=histograms,
+        reference=spec.label_reference(histograms),
+        min_clients=spec.rounds.min_clients,
+        shortfall=spec.selection.shortfall,
+        sizes=[client.size or 0 for client in candidates],
+        privacy_values=[client.privacy_value or 0.0 for client in candidates],
+    )
 
 
 def _judge_late_joiner(tx: Transaction, task: Task, client_id: str) -> None:

@@ -20,6 +20,9 @@ class CoordinatorError(Exception):
         super().__init__(detail)
         self.detail = detail
 
+    def __str__(self) -> str:
+        return self.detail or self.code.summary
+
 
 class Refused(CoordinatorError):
     """A request that cannot be granted. It leaves nothing behind."""

@@ -20,6 +20,7 @@ from qidpfl_shared.protocol.tasks import TaskSpec, WorkloadSpec
 from qidpfl_shared.protocol.wire import unflatten
 from qidpfl_shared.workloads.loading import load_workload
 from qidpfl_shared.workloads.own import published_name
+from qidpfl_shared.workloads.portion import portion
 from qidpfl_shared.workloads.records import Features, Labels, Records, bounded
 from qidpfl_shared.workloads.workload import DataMissing, Workload, WorkloadError
 
@@ -65,29 +66,32 @@ class Evaluators:
     def __init__(self, *, data_dir: Path | None = None, own: Sequence[str] = ()) -> None:
         self._data_dir = data_dir
         self._own = {published_name(name): name for name in own}
-        self._known: dict[tuple[str, str, int, bool], HeldOutEvaluator] = {}
+        self._known: dict[WorkloadSpec, HeldOutEvaluator] = {}
+        self._loaded: dict[WorkloadSpec, Workload] = {}
 
     def of(self, spec: TaskSpec) -> "HeldOutEvaluator":
         """The evaluator of a task. Nothing is loaded before it is used."""
-        workload = spec.workload
-        # All that loading depends on: what cannot be loaded for one task must not be missing for another.
-        key = (workload.dataset, workload.network, workload.labels, workload.convex)
-        return self._known.setdefault(key, HeldOutEvaluator(workload, lambda: self._load(workload)))
+        workload = _as_evaluated(spec.workload)
+        return self._known.setdefault(workload, HeldOutEvaluator(workload, lambda: self._load(workload)))
 
     def obstacle(self, spec: TaskSpec) -> str | None:
         """Why a task cannot be evaluated here, as far as can be told without reading its data."""
         if not _is_linear(spec.workload) and find_spec("torch") is None:
             return "torch is not installed"
         try:
-            self._load(spec.workload)
+            self._load(_as_evaluated(spec.workload))
         except WorkloadError as error:
             return str(error)
         return None
 
     def _load(self, workload: WorkloadSpec) -> Workload:
-        own = self._own.get(workload.dataset)
-        # A download would hold up a settlement.
-        return load_workload(workload, data_dir=self._data_dir, own=own, download=False)
+        """The workload; portions of the same one share its records, which are read once."""
+        whole = workload.whole
+        if whole not in self._loaded:
+            own = self._own.get(workload.dataset)
+            # A download would hold up a settlement.
+            self._loaded[whole] = load_workload(whole, data_dir=self._data_dir, own=own, download=False)
+        return portion(self._loaded[whole], workload)
 
 
 class HeldOutEvaluator:
@@ -137,6 +141,15 @@ class HeldOutEvaluator:
         self._warned_of.add(subject)
 
 
+def _as_evaluated(workload: WorkloadSpec) -> WorkloadSpec:
+    """All that loading depends on and nothing else: what fails to load for one task must not be missing for another.
+
+    How many records are trained on matters only where others of them are for validation.
+    """
+    without = {"partition": None} | ({} if workload.validation_records else {"training_records": None})
+    return workload.model_copy(update=without)
+
+
 def _evaluated(
     workload: Workload, deciding: Records, reported: Records, spec: TaskSpec, parameters: Parameters
 ) -> Evaluation:
@@ -147,7 +160,7 @@ def _evaluated(
 def _halves(records: Records | None) -> tuple[Records, Records]:
     """Two halves at random, the same ones every time: however records are sorted, both look alike."""
     if records is None or len(records) < 2:
-        raise DataMissing("the workload has no held-out records")
+        raise DataMissing("the workload has no held-out records, or only one")
     order = np.random.default_rng(0).permutation(len(records))
     middle = len(order) // 2
     return records.take(np.sort(order[:middle])), records.take(np.sort(order[middle:]))

@@ -99,7 +99,8 @@ def _read(
 
 _ROUND = (
     *("round_number", "attempt", "state", "reward_micro", "paid_micro", "kept_micro", "total", "declared_total"),
-    *("updates", "model_version", "model_digest", "accuracy", "loss", "settled_at"),
+    *("updates", "model_version", "model_digest", "accuracy", "loss"),
+    *("opened_at", "settled_at", "settlement_s", "evaluation_s"),
 )
 _CLIENT = (
     *("client_id", "ordinal", "state", "size", "privacy_value", "histogram_rho", "rho_cap", "lifetime_rho"),
@@ -114,8 +115,14 @@ _LEDGER = ("client_id", "ordinal", *LedgerEntry.model_fields)
 
 
 def _round_row(held: Round, result: RoundResult) -> Row:
-    settled = None if held.settled_at is None else as_datetime(held.settled_at).isoformat()
-    return result.model_dump(mode="json", exclude={"own", "clients"}) | {"settled_at": settled}
+    opened, settled = (None if at is None else as_datetime(at).isoformat() for at in (held.opened_at, held.settled_at))
+    timing = {
+        "opened_at": opened,
+        "settled_at": settled,
+        "settlement_s": held.settlement_s,
+        "evaluation_s": held.evaluation_s,
+    }
+    return result.model_dump(mode="json", exclude={"own", "clients", "timing"}) | timing
 
 
 def _client_row(client: Client) -> Row:

@@ -1,20 +1,19 @@
 """What all commands share: where the state is, and how they fail."""
 
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
-from pydantic import ValidationError
+
+from qidpfl_shared.command_line import one_line_errors
 
 from .errors import CoordinatorError
 from .settings import Settings
 
-Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 StateDir = Annotated[
@@ -30,6 +29,10 @@ StoreUrl = Annotated[
 BlobDir = Annotated[
     Path | None,
     typer.Option(help="folder of models and updates  [env: QIDPFL_BLOB_DIR; default: blobs in the state folder]"),
+]
+Rules = Annotated[
+    list[Path] | None,
+    typer.Option(help="FILE.py with a reward policy or a selection rule of your own, which tasks name; repeatable"),
 ]
 
 
@@ -47,24 +50,7 @@ class Where:
         return Settings(**said)
 
 
-def one_line_errors(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """End with one readable line instead of a traceback."""
-
-    @wraps(function)
-    def wrapped(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        try:
-            return function(*args, **kwargs)
-        except CoordinatorError as error:
-            message = str(error) or error.code.summary
-        except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            message = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
-        except OSError as error:
-            message = f"{error.filename or ''} {error.strerror or error}".strip()
-        print(f"qidpfl-server: {message}", file=sys.stderr)
-        raise typer.Exit(1)
-
-    return wrapped
+guarded = one_line_errors("qidpfl-server", CoordinatorError)
 
 
 def located(function: Callable[..., Result]) -> Callable[..., Result]:

@@ -3,14 +3,18 @@
 import math
 from dataclasses import replace
 
+from qidpfl_shared.core.money import from_micro
+from qidpfl_shared.core.own_rules import OwnRuleFailed, PastRound
 from qidpfl_shared.core.planning import Participant, PlanStatus, RoundPlan, plan_round
 from qidpfl_shared.core.privacy.account import PrivacyAccount, Release
+from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.protocol.messages import RoundState, TaskState
 from qidpfl_shared.protocol.releases import histogram_release, release_of
 
 from .clock import Micros, seconds
 from .domain import Client, EndReason, Invitation, Round, Task
 from .lifecycle import active_clients, end_task, known_client
+from .own_rules import fail_by_rule, own_reward
 from .store.transaction import Transaction
 
 _ENDS = {
@@ -24,12 +28,18 @@ def open_round(tx: Transaction, task: Task, round_number: int, now: Micros) -> N
     """Plan a round and announce it, or end the task where no round can be held."""
     clients = [_returned(tx, client) for client in active_clients(tx, task.task_id)]
     accounts = privacy_accounts(tx, task, clients)
-    plan = plan_round(
-        rules=task.spec.round_rules(),
-        round_number=round_number,
-        participants=[participant(client, accounts[client.client_id]) for client in clients],
-        reward_left_micro=task.spec.bounds.reward_total_micro - tx.rounds.paid_micro(task.task_id),
-    )
+    try:
+        plan = plan_round(
+            rules=task.spec.round_rules(),
+            round_number=round_number,
+            participants=[participant(client, accounts[client.client_id]) for client in clients],
+            reward_left_micro=task.spec.bounds.reward_total_micro - tx.rounds.paid_micro(task.task_id),
+            past=_past(tx, task),
+            own_reward=own_reward(task.spec),
+        )
+    except OwnRuleFailed as error:
+        fail_by_rule(tx, task, task.spec.game.own_rules, error, now)
+        return
     if plan.status is not PlanStatus.PLANNED:
         state, reason = _ENDS[plan.status]
         end_task(tx, task, state, reason, now)
@@ -71,6 +81,11 @@ def participant(client: Client, account: PrivacyAccount) -> Participant:
     )
 
 
+def past_round(held: Round) -> PastRound:
+    """A settled round as a reward policy sees it."""
+    return PastRound(reward=from_micro(held.reward_micro), accuracy=held.accuracy)
+
+
 def is_complete(tx: Transaction, held: Round, now: Micros) -> bool:
     """Whether nothing more is to be expected: everybody invited has delivered, declined, left or missed the time."""
     if now > held.deliver_by:
@@ -82,6 +97,13 @@ def mark_coming_back(tx: Transaction, client_id: str) -> None:
     """A client that was set aside is heard of again: it may take part from the next round on."""
     if not known_client(tx, client_id).coming_back:
         tx.clients.change(client_id, coming_back=True)
+
+
+def _past(tx: Transaction, task: Task) -> list[PastRound]:
+    """The rounds so far, for the one policy that asks for them."""
+    if task.spec.game.policy is not RewardPolicy.OWN:
+        return []
+    return [past_round(held) for held in tx.rounds.of_task(task.task_id)]
 
 
 def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Client], now: Micros) -> None:
@@ -96,6 +118,7 @@ def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Cl
         base_version=plan.round_number - 1,
         declare_by=now + seconds(task.spec.rounds.declare_s),
         deliver_by=now + seconds(task.spec.rounds.declare_s + task.spec.rounds.deliver_s),
+        opened_at=now,
     )
     tx.rounds.insert(held)
     tx.rounds.invite(

@@ -5,25 +5,27 @@ closing transaction then checks that nothing has changed, and writes everything 
 heavy part at the same time: only one of them closes the round.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import replace
 
 from qidpfl_shared.core.aggregation import ModelDiverged
 from qidpfl_shared.core.money import split_reward
-from qidpfl_shared.core.noise_audit import NoiseAudit, NoiseVerdict, alpha_per_upload
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.messages import RoundState, TaskState
-from qidpfl_shared.protocol.tasks import AuditMode
 from qidpfl_shared.protocol.wire import decode
 
 from .averaging import next_state
 from .clock import Micros, seconds
-from .domain import Budget, BudgetState, Client, EndReason, Invitation, Model, Round, Task, Update
+from .domain import BudgetState, EndReason, Model, Round, Task
 from .errors import DamagedState, StoreBusy
 from .evaluation import Evaluation, Evaluator
+from .judgement import Judgement, Snapshot, judge
 from .lifecycle import active_clients, end_task, locked
 from .models import require_stored, save_model
 from .rounds import is_complete, open_round
+from .stopwatch import Stopwatch, Timing
 from .store.blobs import Blobs
 from .store.store import Store
 from .store.transaction import Transaction
@@ -31,56 +33,49 @@ from .store.transaction import Transaction
 _STOP_ATTEMPTS = 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """A round that is ready to settle, as it was read."""
-
-    task: Task
-    held: Round
-    base: Model
-    clients: dict[str, Client]
-    invitations: dict[str, Invitation]
-    budgets: dict[str, Budget]
-    updates: dict[str, Update]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """What the audit says of every update, and which of them count."""
-
-    verdicts: dict[str, NoiseVerdict | None]
-    accepted: tuple[str, ...]
-
-
 def settle_if_due(
-    store: Store, task_id: str, evaluator: Evaluator | None, clock_now: Micros, *, stop: bool = False
+    store: Store,
+    task_id: str,
+    evaluator: Evaluator | None,
+    clock_now: Micros,
+    *,
+    stop: bool = False,
+    observe: Callable[[Timing], None] | None = None,
 ) -> bool:
-    """Settle, void or end the current round of a task if it is time (or the admin says stop). Blocks."""
+    """Settle, void or end the current round of a task if it is time (or the admin says stop). Blocks.
+
+    `observe` hears how long it took if this process has settled the round.
+    """
+    watch = Stopwatch(clock_now)
     snapshot = store.read(lambda tx: _snapshot(tx, task_id, clock_now, stop=stop), snapshot=True)
     if snapshot is None:
         return False
-    judgement = _judge(snapshot)
+    judgement = judge(snapshot)
     if len(judgement.accepted) < snapshot.held.min_updates:
-        return store.write(lambda tx: _void(tx, snapshot, clock_now, stop=stop))
+        return store.write(lambda tx: _void(tx, snapshot, watch.now(), stop=stop))
     try:
         model = _next_model(store.blobs, snapshot, judgement)
-        evaluation = _evaluate(store.blobs, snapshot, model, evaluator)
+        with watch.evaluating():
+            evaluation = _evaluate(store.blobs, snapshot, model, evaluator)
     except (DamagedState, ModelDiverged) as error:
         reason = EndReason.STATE_DAMAGED if isinstance(error, DamagedState) else EndReason.MODEL_DIVERGED
         detail = str(error)
-        return store.write(lambda tx: _fail(tx, snapshot, reason, detail, clock_now))
+        return store.write(lambda tx: _fail(tx, snapshot, reason, detail, watch.now()))
     failpoint("settle.model_written")
-    closed = store.write(lambda tx: _close(tx, snapshot, judgement, model, evaluation, clock_now, stop=stop))
+    closed = store.write(lambda tx: _close(tx, snapshot, judgement, model, evaluation, watch, stop=stop))
     failpoint("settle.after_commit")
+    if closed and observe is not None:
+        observe(watch.timing(evaluated=evaluation is not None))
     return closed
 
 
 def stop_task(store: Store, task_id: str, evaluator: Evaluator | None, clock_now: Micros) -> None:
     """Stop a task: its open round is settled if enough updates are there, else voided. Blocks."""
     store.write(lambda tx: _stop_while_enrolling(tx, task_id, clock_now))
+    watch = Stopwatch(clock_now)
     for _ in range(_STOP_ATTEMPTS):
         # An upload that arrives meanwhile changes the round: then the same again with what is there now.
-        if settle_if_due(store, task_id, evaluator, clock_now, stop=True) or _has_ended(store, task_id):
+        if settle_if_due(store, task_id, evaluator, watch.now(), stop=True) or _has_ended(store, task_id):
             return
     raise StoreBusy("the open round keeps changing; try again")
 
@@ -117,34 +112,6 @@ def _snapshot(tx: Transaction, task_id: str, now: Micros, *, stop: bool) -> Snap
     )
 
 
-def _judge(snapshot: Snapshot) -> Judgement:
-    """The noise audit of every update; only rejection keeps one out of the average."""
-    spec = snapshot.task.spec
-    mode = spec.privacy.audit if spec.privacy.noise else AuditMode.OFF
-    mechanism = spec.privacy.mechanism.build()
-    verdicts: dict[str, NoiseVerdict | None] = {}
-    accepted = []
-    alpha = alpha_per_upload(
-        alpha=spec.privacy.audit_alpha, clients=max(1, len(snapshot.clients)), rounds=spec.game.horizon
-    )
-    for client_id in sorted(snapshot.updates, key=lambda known: snapshot.clients[known].ordinal):
-        verdict = None
-        if mode is not AuditMode.OFF:
-            audit = NoiseAudit.of_upload(
-                mechanism=mechanism,
-                rho=snapshot.budgets[client_id].rho,
-                size=snapshot.clients[client_id].size or 1,
-                dimension=spec.dimension,
-                alpha=alpha,
-            )
-            verdict = audit.verdict(squared_norm=snapshot.updates[client_id].squared_norm)
-        verdicts[client_id] = verdict
-        accused = verdict in (NoiseVerdict.TOO_LITTLE_NOISE, NoiseVerdict.TOO_MUCH_NOISE)
-        if not (mode is AuditMode.REJECT and accused):
-            accepted.append(client_id)
-    return Judgement(verdicts=verdicts, accepted=tuple(accepted))
-
-
 def _next_model(blobs: Blobs, snapshot: Snapshot, judgement: Judgement) -> Model:
     """The next version, written durably."""
     state = next_state(
@@ -172,22 +139,23 @@ def _close(
     judgement: Judgement,
     model: Model,
     evaluation: Evaluation | None,
-    now: Micros,
+    watch: Stopwatch,
     *,
     stop: bool,
 ) -> bool:
     """The one transaction that closes a round: payments, model, misses, and what comes next."""
+    now = watch.now()
     task, held = _unchanged(tx, snapshot)
     if held is None:
         return False
     require_stored(tx.blobs, model)
     payments, kept = _payments(snapshot, judgement)
-    declared = sum(budget.rho for budget in snapshot.budgets.values())
+    # Before the next round is opened: how this one went may decide what that pays.
     tx.rounds.change(
         held,
         state=RoundState.SETTLED,
         kept_micro=kept,
-        declared_total=declared,
+        declared_total=math.fsum(budget.rho for budget in snapshot.budgets.values()),
         accuracy=evaluation.reported.accuracy if evaluation else None,
         loss=evaluation.reported.loss if evaluation else None,
         settled_at=now,
@@ -201,6 +169,10 @@ def _close(
     tx.events.add(task.task_id, "round.settled", at=now, round_number=held.round_number, detail=detail)
     tx.touch(task.task_id)
     _continue(tx, task, held, evaluation, now, stop=stop)
+    # Last, so that nearly all of it has been timed.
+    timing = watch.timing(evaluated=evaluation is not None)
+    closed = replace(held, state=RoundState.SETTLED)
+    tx.rounds.change(closed, settlement_s=timing.settlement_s, evaluation_s=timing.evaluation_s)
     failpoint("settle.before_commit")
     return True
 

@@ -3,7 +3,8 @@
 from qidpfl_shared.protocol.messages import RoundState
 
 from .domain import Task
-from .errors import DamagedState
+from .errors import CoordinatorError, DamagedState
+from .own_rules import missing_rules
 from .store.store import Store
 from .store.transaction import Transaction
 
@@ -22,6 +23,8 @@ def require_living_tasks(tx: Transaction) -> None:
     """Refuse to start if what the next step of a living task needs cannot be read or is not there."""
     for task in tx.tasks.all():
         if not task.ended:
+            for reason in missing_rules(task.spec).values():
+                raise CoordinatorError(f"task {task.name} is {task.state} by rules of your own: {reason}")
             tx.clients.of_task(task.task_id)
             _require_rounds(tx, task)
             _require_newest_model(tx, task)

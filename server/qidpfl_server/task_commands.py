@@ -19,7 +19,8 @@ from .domain import Task
 from .errors import CoordinatorError
 from .evaluation import Evaluators
 from .model_files import read_model_file
-from .options import Where, located, one_line_errors
+from .options import Rules, Where, guarded, located
+from .own_rules import load_rules, rules_of
 from .own_workloads import describe_workload
 from .serving import opened_store
 from .settlement import stop_task
@@ -31,12 +32,13 @@ tasks_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Creat
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="name or id of the task")]
 Overrides = Annotated[
-    str, typer.Option(help='JSON to merge into the preset, nested like the spec: \'{"game": {"horizon": 5}}\'')
+    str,
+    typer.Option(help='JSON to merge into the preset, nested like the spec: \'{"game": {"horizon": 5}}\', or @FILE'),
 ]
 
 
 @tasks_app.command("create")
-@one_line_errors
+@guarded
 @located
 def create_command(
     where: Where,
@@ -49,6 +51,7 @@ def create_command(
             help="module:Class or file.py:Class of a workload of your own; labels, convexity and layout come from it"
         ),
     ] = None,
+    rules: Rules = None,
     model: Annotated[
         Path | None, typer.Option(help="the model to start from, FILE.safetensors or FILE.f32  [default: a new one]")
     ] = None,
@@ -61,6 +64,7 @@ def create_command(
     Prints its id, then its enrolment codes: they are shown here and never again.
     """
     settings = where.settings()
+    load_rules(rules or [])
     own = None if workload is None else describe_workload(workload, settings.data_dir)
     changes = parsed_overrides(overrides)
     spec = task_spec(preset, changes if own is None else own.overrides(changes))
@@ -90,10 +94,12 @@ def create_command(
         print(f"note: its rounds cannot be evaluated from here: {obstacle}", file=sys.stderr)
     elif workload is not None:
         print(f"note: serve --workload {workload} evaluates its rounds", file=sys.stderr)
+    for path in rules_of(spec):
+        print(f"note: serve --rules {path} runs it", file=sys.stderr)
 
 
 @tasks_app.command("list")
-@one_line_errors
+@guarded
 @located
 def list_command(where: Where) -> None:
     """List all tasks, oldest first.
@@ -105,7 +111,7 @@ def list_command(where: Where) -> None:
 
 
 @tasks_app.command("show")
-@one_line_errors
+@guarded
 @located
 def show_command(where: Where, task: TaskName) -> None:
     """Show one task as JSON, with its spec."""
@@ -115,13 +121,14 @@ def show_command(where: Where, task: TaskName) -> None:
 
 
 @tasks_app.command("start")
-@one_line_errors
+@guarded
 @located
-def start_command(where: Where, task: TaskName) -> None:
+def start_command(where: Where, task: TaskName, rules: Rules = None) -> None:
     """Select now, without waiting for more.
 
     A task that already trains stays as it is.
     """
+    load_rules(rules or [])
     with opened_store(where.settings()) as store:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
         now = SystemClock().now()
@@ -130,7 +137,7 @@ def start_command(where: Where, task: TaskName) -> None:
 
 
 @tasks_app.command("stop")
-@one_line_errors
+@guarded
 @located
 def stop_command(where: Where, task: TaskName) -> None:
     """End a task.
@@ -160,16 +167,25 @@ def valid_name(name: str) -> str:
 
 
 def parsed_overrides(text: str) -> dict[str, Any]:
-    """The value of --overrides."""
+    """The value of --overrides: JSON, or @FILE with it."""
+    named = text.startswith("@")
+    place = f"--overrides: {text[1:]}" if named else "--overrides"
     try:
-        value = json.loads(text)
+        value = json.loads(_text_of(Path(text[1:])) if named else text)
     except ValueError as error:
-        raise CoordinatorError(f"--overrides is not JSON: {error}") from error
+        raise CoordinatorError(f"{place} is not JSON: {error}") from error
     except RecursionError:
-        raise CoordinatorError("--overrides is nested too deeply") from None
+        raise CoordinatorError(f"{place} is nested too deeply") from None
     if not isinstance(value, dict):
-        raise CoordinatorError("--overrides must be a JSON object")
+        raise CoordinatorError(f"{place} must be a JSON object")
     return value
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CoordinatorError(f"--overrides: cannot read {path}: {error.strerror or error}") from error
 
 
 def _print_tasks(tasks: list[TaskSummary]) -> None:

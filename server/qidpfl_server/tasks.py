@@ -18,6 +18,7 @@ from .errors import Refused
 from .identifiers import hash_secret, new_id, new_secret
 from .lifecycle import locked
 from .models import initial_parameters, require_stored, save_model
+from .own_rules import require_rules
 from .store.blobs import Blobs, StagedBlob
 from .store.transaction import Transaction
 
@@ -31,11 +32,16 @@ class CreatedTask:
 
 
 def task_spec(preset_name: str, overrides: Mapping[str, Any] | None) -> TaskSpec:
-    """The spec of a preset with overrides. Raises `Refused`, or pydantic's error for an impossible value."""
+    """The spec of a preset with overrides, whose rules are loaded here.
+
+    Raises `Refused`, or pydantic's error for an impossible value.
+    """
     try:
-        return preset(preset_name, overrides)
+        spec = preset(preset_name, overrides)
     except UnknownPreset as error:
         raise Refused(ErrorCode.UNKNOWN_PRESET, str(error)) from error
+    require_rules(spec)
+    return spec
 
 
 def save_initial_model(blobs: Blobs, spec: TaskSpec, parameters: Parameters | None = None) -> Model:
@@ -125,6 +131,7 @@ def start_task(tx: Transaction, task_id: str, now: Micros) -> None:
     if task.ended:
         raise Refused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
     if task.state is TaskState.ENROLLING:
+        require_rules(task.spec)
         profiled = tx.clients.in_state(task_id, ClientState.PROFILED)
         if len(profiled) < task.spec.rounds.min_clients:
             detail = f"{len(profiled)} clients have a profile, {task.spec.rounds.min_clients} are needed"

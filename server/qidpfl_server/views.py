@@ -19,6 +19,7 @@ from qidpfl_shared.protocol.messages import (
     RoundOffer,
     RoundResult,
     RoundState,
+    RoundTiming,
     SelectionVerdict,
     SpendState,
     TaskState,
@@ -161,8 +162,20 @@ def round_result(tx: Transaction, task: Task, round_number: int, *, viewer: str 
         model_digest=None if model is None else model.digest,
         accuracy=held.accuracy,
         loss=held.loss,
+        timing=_timing(held),
         own=next((result for result in results if result.client_id == viewer), None),
         clients=None if viewer is not None or not closed else tuple(results),
+    )
+
+
+def _timing(held: Round) -> RoundTiming | None:
+    if held.opened_at is None:
+        return None
+    return RoundTiming(
+        opened_at=as_datetime(held.opened_at),
+        settled_at=None if held.settled_at is None else as_datetime(held.settled_at),
+        settlement_s=held.settlement_s,
+        evaluation_s=held.evaluation_s,
     )
 
 

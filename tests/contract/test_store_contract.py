@@ -1,9 +1,11 @@
 """What the store promises, on SQLite and on PostgreSQL alike."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +13,27 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
-from qidpfl_server.clock import SECOND
+from qidpfl_server.clock import SECOND, seconds
 from qidpfl_server.declarations import Answer, declare
 from qidpfl_server.domain import Client, ClientState, Invitation, Model, Round, Task, Update
 from qidpfl_server.enrolment import enrol, store_profile
 from qidpfl_server.errors import DamagedState, Refused
+from qidpfl_server.evaluation import Evaluation, Score
 from qidpfl_server.identifiers import hash_secret
 from qidpfl_server.lifecycle import locked
 from qidpfl_server.settlement import settle_if_due
+from qidpfl_server.stopwatch import Timing
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
 from qidpfl_server.tasks import create_task, save_initial_model, task_spec
+from qidpfl_server.views import round_result
+from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import Declaration, EnrolRequest, Profile, RoundState, TaskState
+from qidpfl_shared.protocol.tasks import TaskSpec
 
 NOW = 1_800_000_000 * SECOND
 CLIENTS = 3
@@ -262,6 +269,76 @@ def test_a_store_of_a_newer_program_is_refused_and_left_alone(store: Store, stor
     with engine.connect() as connection:
         assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == "from_the_future"
     engine.dispose()
+
+
+TIMINGS: dict[str, Any] = {"opened_at": None, "settlement_s": None, "evaluation_s": None}
+
+
+def test_a_store_from_before_rounds_were_timed_goes_on(opened: Open, store_url: str) -> None:
+    store = opened()
+    task_id, _ = delivered_round(store)
+    assert settle_if_due(store, task_id, None, NOW)
+    before = store.read(lambda tx: tx.rounds.of_task(task_id))
+    with store.engine.begin() as connection:
+        for column in TIMINGS:
+            connection.execute(text(f"ALTER TABLE rounds DROP COLUMN {column}"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    upgraded = opened()
+    assert upgraded.read(lambda tx: tx.rounds.of_task(task_id)) == [replace(held, **TIMINGS) for held in before]
+    shown = upgraded.read(lambda tx: round_result(tx, task_of(upgraded, task_id), 1, viewer=None))
+    assert shown.state is RoundState.SETTLED and shown.timing is None
+    assert settle_if_due(upgraded, task_id, None, NOW, stop=True)
+    assert task_of(upgraded, task_id).state is TaskState.STOPPED
+
+
+# --- how long a settlement takes -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Slow:
+    """An evaluator that takes its time."""
+
+    takes_s: float = 0.2
+    scores: bool = True
+
+    def prepare(self) -> None:
+        """Nothing is needed."""
+
+    def evaluate(self, spec: TaskSpec, parameters: Parameters) -> Evaluation | None:
+        time.sleep(self.takes_s)
+        score = Score(accuracy=0.5, loss=1.0)
+        return Evaluation(deciding=score, reported=score) if self.scores else None
+
+
+def test_a_settled_round_tells_how_long_its_settlement_and_evaluation_took(store: Store) -> None:
+    task_id, _ = delivered_round(store)
+    observed: list[Timing] = []
+    began = time.perf_counter()
+    assert settle_if_due(store, task_id, Slow(), NOW, observe=observed.append)
+    took_s = time.perf_counter() - began
+    held, following = store.read(lambda tx: tx.rounds.of_task(task_id))
+    assert held.settlement_s is not None and held.evaluation_s is not None and held.settled_at is not None
+    assert held.evaluation_s >= 0.2 and 0 < held.settlement_s < took_s - 0.2
+    assert held.opened_at == NOW
+    # The round is closed when it is closed, and the next one begins then: nobody's time is taken by the evaluation.
+    assert NOW + seconds(0.2) <= held.settled_at <= NOW + seconds(took_s)
+    assert following.opened_at == held.settled_at
+    assert following.declare_by == held.settled_at + seconds(SPEC.rounds.declare_s)
+    (timing,) = observed
+    assert timing.evaluation_s == held.evaluation_s and timing.settlement_s >= held.settlement_s
+
+
+@pytest.mark.parametrize("evaluator", [None, Slow(scores=False)])
+def test_what_was_not_evaluated_took_no_time_to_evaluate(store: Store, evaluator: Slow | None) -> None:
+    task_id, _ = delivered_round(store)
+    assert settle_if_due(store, task_id, evaluator, NOW)
+    (held, following) = store.read(lambda tx: tx.rounds.of_task(task_id))
+    assert held.settlement_s is not None and held.evaluation_s is None
+    assert (following.settled_at, following.settlement_s) == (None, None)
+    task = task_of(store, task_id)
+    shown = [store.read(lambda tx, n=n: round_result(tx, task, n, viewer=None)).timing for n in (1, 2)]  # type: ignore[misc]
+    assert shown[0] is not None and shown[0].settlement_s == held.settlement_s
+    assert shown[1] is not None and shown[1].settled_at is None and shown[1].opened_at == shown[0].settled_at
 
 
 @pytest.mark.parametrize(

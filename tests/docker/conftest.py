@@ -1,12 +1,14 @@
 """What all tests with containers share: an engine, or a reason to skip them, and the images."""
 
 import fcntl
+import os
 import tempfile
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from containers import ROOT, Testbed, missing
+from containers import DEBIAN, ROOT, Testbed, missing, output
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,11 +20,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def images() -> None:
-    """Both images, built from this folder."""
+    """Both images, and one with PostgreSQL and the proxy; built from this folder."""
     # Several test processes: the first one builds, the others find its layers.
-    with (Path(tempfile.gettempdir()) / "qidpfl-images.lock").open("w") as lock:
+    with (Path(tempfile.gettempdir()) / "qidpfl-images.lock").open("w") as lock, ThreadPoolExecutor() as both:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        Testbed("qidpfl-images", ROOT).done("build", timeout_s=1800)
+        for built in (both.submit(build_ours), both.submit(build_debian)):
+            built.result()
+
+
+def build_ours() -> None:
+    # One after the other: the second one finds the layer that they share.
+    for service in ("coordinator", "client"):
+        Testbed("qidpfl-images", ROOT).done("build", service, timeout_s=1800)
+
+
+def build_debian() -> None:
+    folder = ROOT / "tests" / "docker" / "debian"
+    network = os.environ.get("TESTBED_BUILD_NETWORK", "default")
+    output("docker", "build", "--quiet", "--network", network, "--tag", DEBIAN, str(folder), timeout_s=1800)
 
 
 @pytest.fixture(scope="module")

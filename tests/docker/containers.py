@@ -9,10 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
+# An image with PostgreSQL and the proxy from Debian's packages.
+DEBIAN = "qidpfl-test-debian"
 
 
 def missing() -> str | None:
@@ -26,6 +29,7 @@ def missing() -> str | None:
     return None
 
 
+@cache
 def has_plugin() -> bool:
     """Whether Compose is a part of docker, not a program of its own."""
     return subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0
@@ -56,6 +60,11 @@ class Container:
 
     def state(self) -> dict[str, Any]:
         return dict(self.inspect()["State"])
+
+    def exit_code(self) -> int | None:
+        """How it has ended; None while it runs or is about to be started again."""
+        state = self.state()
+        return int(state["ExitCode"]) if state["Status"] == "exited" else None
 
     def inspect(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(output("docker", "inspect", self.name))[0]

@@ -26,7 +26,7 @@ class Story:
     secrets: tuple[str, ...]
     states: dict[str, dict[str, str]]
     writes: dict[str, str]
-    stopped: tuple[int, ...]
+    stopped: tuple[int | None, ...]
     ledgers: list[OwnLedger]
 
     def table(self, name: str) -> list[dict[str, str]]:
@@ -67,7 +67,7 @@ def story(images: None, project: str, tmp_path_factory: pytest.TempPathFactory) 
 
 def break_everything(
     testbed: Testbed, coordinator: Container, selected: list[Container], refused: Container
-) -> tuple[str, tuple[int, ...]]:
+) -> tuple[str, tuple[int | None, ...]]:
     """Faults, each at a moment when a round is open; an audit in mid-round, and the exit codes of what was stopped."""
     frozen, killed, cut_off, crashed = selected
     wait_until(lambda: frozen.last_delivered() >= 2, "two rounds are played")
@@ -80,7 +80,7 @@ def break_everything(
     refused.do("stop")
     network = f"{testbed.project}_default"
     output("docker", "network", "disconnect", network, cut_off.name)
-    stopped = tuple(container.state()["ExitCode"] for container in (coordinator, killed, refused))
+    stopped = tuple(container.exit_code() for container in (coordinator, killed, refused))
     for container in (coordinator, killed, refused):
         container.do("start")
     frozen.do("unpause")
@@ -129,7 +129,7 @@ def test_the_task_finishes_whatever_is_killed_stopped_or_cut_off_in_mid_round(st
     task = json.loads((story.results / "testbed" / "task.json").read_text())
     assert (task["state"], task["reason"], task["settled_rounds"]) == ("finished", "horizon_reached", 20)
     ended = [story.testbed.one("coordinator"), *story.clients]
-    assert [container.state()["ExitCode"] for container in ended] == [0] * 6
+    assert [container.exit_code() for container in ended] == [0] * 6
     assert sum(container.inspect()["RestartCount"] for container in ended) == 1
 
 

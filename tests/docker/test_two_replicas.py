@@ -1,14 +1,11 @@
 """Two coordinators on one PostgreSQL behind the proxy: either may die in mid-round."""
 
 import json
-import os
 import re
 from pathlib import Path
 
-import pytest
-from containers import ROOT, Container, Testbed, cleaned_up, output, wait_for_the_end, wait_until
+from containers import DEBIAN, Container, Testbed, cleaned_up, wait_for_the_end, wait_until
 
-DEBIAN = "qidpfl-test-debian"
 OVERRIDES = {
     "rounds": {
         "expected_clients": 5,
@@ -21,23 +18,14 @@ OVERRIDES = {
 }
 
 
-@pytest.fixture
-def debian(images: None) -> str:
-    """An image with PostgreSQL and the proxy."""
-    folder = ROOT / "tests" / "docker" / "debian"
-    network = os.environ.get("TESTBED_BUILD_NETWORK", "default")
-    output("docker", "build", "--quiet", "--network", network, "--tag", DEBIAN, str(folder), timeout_s=900)
-    return DEBIAN
-
-
 def test_a_task_survives_the_death_of_either_coordinator_in_mid_round(
-    debian: str, project: str, tmp_path: Path
+    images: None, project: str, tmp_path: Path
 ) -> None:
     tmp_path.chmod(0o777)
     settings = {
         "TESTBED_OVERRIDES": json.dumps(OVERRIDES),
-        "TESTBED_POSTGRES_IMAGE": debian,
-        "TESTBED_PROXY_IMAGE": debian,
+        "TESTBED_POSTGRES_IMAGE": DEBIAN,
+        "TESTBED_PROXY_IMAGE": DEBIAN,
         "TESTBED_RESULTS": str(tmp_path),
     }
     with cleaned_up(Testbed(project, overlays=("postgres",), environment=settings)) as testbed:
@@ -50,7 +38,7 @@ def test_a_task_survives_the_death_of_either_coordinator_in_mid_round(
         wait_for_the_end(testbed, "coordinator", "coordinator-2", "client")
 
         ended = [testbed.one("coordinator"), testbed.one("coordinator-2"), *clients]
-        assert [container.state()["ExitCode"] for container in ended] == [0] * len(ended)
+        assert [container.exit_code() for container in ended] == [0] * len(ended)
         task = json.loads((tmp_path / "testbed" / "task.json").read_text())
         assert (task["state"], task["settled_rounds"]) == ("finished", 20)
         assert "0 violated" in testbed.done("run", "--rm", "--no-deps", "-T", "coordinator", "audit")
@@ -65,7 +53,7 @@ def outlive(coordinator: Container, frozen: Container) -> None:
     wait_until(lambda: is_healthy(coordinator), "it is ready")
     frozen.do("pause")
     coordinator.do("kill")
-    assert coordinator.state()["ExitCode"] == 137
+    assert coordinator.exit_code() == 137
     frozen.do("unpause")
     played = frozen.last_delivered()
     wait_until(lambda: frozen.last_delivered() > played + 1, "the other coordinator plays on")

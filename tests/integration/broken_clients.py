@@ -22,11 +22,13 @@ def noise_again_instead_of_sending_again() -> None:
 
 def write_down_after_sending() -> None:
     """Send first; the journal hears of it when the answer has come."""
-    unwritten: dict[str, tuple[str, bytes]] = {}
+    unwritten: dict[str, tuple[str, bytes, float | None]] = {}
     spend, payload, entry, acknowledge = Journal.spend, Journal.payload, Journal.entry, Journal.acknowledge
 
-    def later(self: Journal, task_id: str, release: str, *, digest: str, payload: bytes) -> None:
-        unwritten[release] = digest, payload
+    def later(
+        self: Journal, task_id: str, release: str, *, digest: str, payload: bytes, training_s: float | None = None
+    ) -> None:
+        unwritten[release] = digest, payload, training_s
 
     def remembered(self: Journal, task_id: str, release: str) -> bytes | None:
         return unwritten[release][1] if release in unwritten else payload(self, task_id, release)
@@ -38,8 +40,8 @@ def write_down_after_sending() -> None:
         return found
 
     def at_last(self: Journal, task_id: str, release: str) -> None:
-        digest, data = unwritten.pop(release)
-        spend(self, task_id, release, digest=digest, payload=data)
+        digest, data, training_s = unwritten.pop(release)
+        spend(self, task_id, release, digest=digest, payload=data, training_s=training_s)
         acknowledge(self, task_id, release)
 
     Journal.spend, Journal.payload = later, remembered  # type: ignore[method-assign]

@@ -39,14 +39,14 @@ def settle_at_the_fourth_try() -> None:
 
 def settle_with_a_sick_disk() -> None:
     """Twenty times in a row the disk does not answer: more often than anything unforeseen is tried."""
-    judge, tries = settlement._judge, iter(range(20))
+    judge, tries = _settlement.judge, iter(range(20))
 
     def in_the_end(*arguments: Any) -> Any:
         if next(tries, None) is not None:
             raise OSError(5, "Input/output error")
         return judge(*arguments)
 
-    _settlement._judge = in_the_end
+    _settlement.judge = in_the_end
 
 
 def select_never() -> None:

@@ -16,7 +16,7 @@ from qidpfl_client.endurance import take_part
 from qidpfl_client.errors import ClientError, JournalError, Misconfigured, OwnerLimit
 from qidpfl_client.journal import Entry, Journal
 from qidpfl_client.ledger import OwnLedger, read_ledger
-from qidpfl_client.owner import Owner
+from qidpfl_client.owner import Owner, Prices
 from qidpfl_shared.protocol.messages import SpendState
 from qidpfl_shared.protocol.presets import preset
 
@@ -135,6 +135,26 @@ def test_a_coordinator_that_was_there_is_waited_for_longer_than_one_that_never_w
     with serving(HostileCoordinator(away_for_s=1.5)) as coordinator:
         ledger = play(coordinator, journal, first_contact_s=0.2, report=said.append)
     assert len(ledger.entries) == 4 and "the coordinator is back" in said
+
+
+def test_what_training_costs_is_known_after_a_restart(journal: Path) -> None:
+    class Ended(Exception):
+        pass
+
+    def end_after_a_round(line: str) -> None:
+        if line.startswith("round 1: delivered"):
+            raise Ended
+
+    dear = Owner(prices=Prices(per_second=1e9))
+    with serving(HostileCoordinator()) as coordinator:
+        with pytest.raises(Ended):
+            play(coordinator, journal, owner=dear, report=end_after_a_round)
+        ledger = play(coordinator, journal, owner=dear)
+    # Nobody knows before the first round; after it every second counts, whoever was started again in between.
+    assert ["rho" in request for request in coordinator.declared] == [True, False, False]
+    assert all("not worth it" in request["reason"] for request in coordinator.declared[1:])
+    (trained,) = [entry.training_s for entry in ledger.entries if entry.release != "histogram"]
+    assert trained is not None and trained > 0
 
 
 def test_nothing_is_sent_to_a_round_that_closed_during_the_training(journal: Path) -> None:

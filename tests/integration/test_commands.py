@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,8 @@ def test_export_writes_tables_whose_money_adds_up_and_the_newest_model(finished:
     for held in rows(out / "rounds.csv"):
         paid = sum(int(row["amount_micro"]) for row in payments if row["round_number"] == held["round_number"])
         assert paid + int(held["kept_micro"]) == int(held["reward_micro"]) > 0
+        assert float(held["settlement_s"]) > 0 and float(held["evaluation_s"]) > 0
+        assert datetime.fromisoformat(held["opened_at"]) < datetime.fromisoformat(held["settled_at"])
     earned = sum(int(row["payment_micro"] or 0) for row in ledgers)
     assert earned == sum(int(row["amount_micro"]) for row in payments)
     assert earned == json.loads((out / "task.json").read_text())["paid_micro"]
@@ -415,6 +418,19 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
         "--overrides must be a JSON object",
     ),
     "broken JSON to serve": (("serve", "--preset", "digits", "--overrides", "{"), "--overrides is not JSON"),
+    "a file of JSON that is not there": (
+        ("tasks", "create", "x", "--preset", "digits", "--overrides", "@nowhere.json"),
+        "--overrides: cannot read nowhere.json: No such file or directory",
+    ),
+    "a folder for a file of JSON": (
+        ("serve", "--preset", "digits", "--overrides", "@."),
+        "--overrides: cannot read .: Is a directory",
+    ),
+    "rules that are not there": (("serve", "--port", "0", "--rules", "nowhere.py"), "there is no file nowhere.py"),
+    "rules that nobody has loaded": (
+        ("serve", "--preset", "digits", "--overrides", '{"game": {"policy": "own", "own_rules": "mine"}}'),
+        "rules_not_loaded: rules mine are not loaded: --rules mine.py is needed",
+    ),
     "impossible value": (
         ("tasks", "create", "x", "--preset", "digits", "--overrides", '{"game": {"horizon": 0}}'),
         "game.horizon: ",
@@ -465,6 +481,35 @@ def test_a_mistake_is_one_line_exit_code_1_and_leaves_nothing(
     assert done.stderr.startswith(f"qidpfl-server: {said}") and len(done.stderr.splitlines()) == 1
     assert "secret" not in done.stderr
     assert files(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{horizon: 5}", "is not JSON: "),
+        (b"\xff\xfe", "is not JSON: "),
+        (b"[1]", "must be a JSON object"),
+        (b"", "is not JSON: "),
+    ],
+    ids=repr,
+)
+def test_a_file_of_overrides_that_holds_none_is_named_in_one_line(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "overrides.json"
+    path.write_bytes(content)
+    done = command(
+        "tasks", "create", "x", "--preset", "digits", "--overrides", f"@{path}", "--state-dir", tmp_path / "s"
+    )
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(f"qidpfl-server: --overrides: {path} {said}")
+
+
+def test_overrides_come_from_a_file_as_from_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "overrides.json"
+    path.write_text(json.dumps(SHORT, indent=2))
+    output("tasks", "create", "mine", "--preset", "digits", "--overrides", f"@{path}", "--state-dir", tmp_path)
+    assert listed(tmp_path) == {"mine": ("enrolling", "0/2")}
+    with running(tmp_path, arguments=("--preset", "digits", "--task", "other", "--overrides", f"@{path}")):
+        assert listed(tmp_path) == {"mine": ("enrolling", "0/2"), "other": ("enrolling", "0/2")}
 
 
 @pytest.mark.parametrize("arguments", [("show",), ("start",), ("stop",)], ids=lambda words: words[0])

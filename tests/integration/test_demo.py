@@ -37,9 +37,9 @@ def kill_coordinator(demo: int) -> None:
     """Kill the demo's coordinator from outside, and in the middle of a call: it hangs for a moment before it dies."""
     children = Path(f"/proc/{demo}/task/{demo}/children").read_text().split()
     (pid,) = [int(pid) for pid in children if b"qidpfl_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(pid, signal.SIGSTOP)
+    os.killpg(pid, signal.SIGSTOP)
     time.sleep(1.5)
-    os.kill(pid, signal.SIGKILL)
+    os.killpg(pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")

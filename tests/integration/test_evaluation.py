@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ from qidpfl_shared.protocol.presets import PRESETS, preset
 from qidpfl_shared.protocol.tasks import TaskSpec, WorkloadSpec
 from qidpfl_shared.protocol.wire import Vector32, flatten, unflatten
 from qidpfl_shared.workloads.builtin import DATA_SETS, NETWORKS
+from qidpfl_shared.workloads.folder import DataFolder
+from qidpfl_shared.workloads.images import Images
 from qidpfl_shared.workloads.loading import load_workload
 from qidpfl_shared.workloads.networks import layout_of
 from qidpfl_shared.workloads.records import Records, bounded
@@ -167,6 +170,54 @@ def test_missing_data_are_said_once_and_found_when_they_come(name: str, tmp_path
         assert evaluator.evaluate(spec, initial_parameters(spec)) is not None
 
 
+# --- portions --------------------------------------------------------------------------------------------------------
+
+
+def test_models_are_evaluated_on_the_validation_records_where_the_task_has_some() -> None:
+    plain, portion = preset("digits"), preset("digits", {"workload": {"validation_records": 200}})
+    parameters = regression(plain)
+    evaluators = Evaluators()
+    held_out, found = (evaluators.of(spec).evaluate(spec, parameters) for spec in (plain, portion))
+    records = load_workload(portion.workload).held_out()
+    assert found is not None and found != held_out and records is not None and len(records) == 200
+    tensors = unflatten(vector=parameters, layout=plain.layout)
+    right = (records.inputs() @ tensors["weight"].T + tensors["bias"]).argmax(axis=1) == records.labels
+    assert (found.deciding.accuracy + found.reported.accuracy) / 2 == pytest.approx(np.mean(right))
+
+
+def test_tasks_that_are_evaluated_on_the_same_records_share_them() -> None:
+    evaluators = Evaluators()
+    all_, few, divided = (
+        evaluators.of(preset("digits", {"workload": workload}))
+        for workload in ({}, {"training_records": 500}, {"partition": {"seed": 7}})
+    )
+    assert all_ is few is divided
+
+
+def test_portions_of_one_data_set_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bool] = []
+    digits_ = DATA_SETS["digits"]
+
+    def counted(folder: DataFolder, training: bool) -> Images:
+        read.append(training)
+        return digits_.read(folder, training)
+
+    monkeypatch.setitem(DATA_SETS, "digits", replace(digits_, read=counted))
+    evaluators = Evaluators()
+    for workload in ({}, {"validation_records": 100}, {"validation_records": 200, "training_records": 500}):
+        evaluators.of(preset("digits", {"workload": workload})).prepare()
+    assert sorted(read) == [False, True]
+
+
+def test_more_records_than_there_are_leave_a_task_unevaluated_and_others_alone() -> None:
+    evaluators = Evaluators()
+    specs = [preset("digits", {"workload": {"validation_records": count}}) for count in (1437, 200)]
+    with structlog.testing.capture_logs() as said:
+        found = [evaluators.of(spec).evaluate(spec, initial_parameters(spec)) for spec in specs * 2]
+    assert [one is None for one in found] == [True, False] * 2
+    assert [line["event"] for line in said] == ["unevaluated"] and "but there are 1437" in said[0]["reason"]
+
+
 # --- a workload of one's own -----------------------------------------------------------------------------------------
 
 
@@ -240,6 +291,9 @@ def test_a_task_of_ones_own_workload_is_created_evaluated_and_exported(tmp_path:
         with coordinator.admin as http:
             results = [http.get(f"/v1/tasks/{task_id}/rounds/{number}").json() for number in (1, 2)]
             (tmp_path / "model.safetensors").write_bytes(http.get(f"/v1/tasks/{task_id}/models/0.safetensors").content)
+            measured = http.get("/metrics").text
+        assert "qidpfl_settlement_seconds_count 2.0" in measured and "qidpfl_evaluation_seconds_count 2.0" in measured
+        assert all(result["timing"]["evaluation_s"] > 0 for result in results)
         assert all(0 <= result["accuracy"] <= 1 and result["loss"] > 0 for result in results)
         assert "0 violated" in coordinator.audit()
     assert (load_file(tmp_path / "model.safetensors")["1.weight"] == 1).all()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +202,47 @@ def check_journals(coordinator: ForkedCoordinator, task_id: str, folder: Path) -
                     assert own[seen.release].digest == seen.digest and own[seen.release].rho >= seen.rho
                     assert own[seen.release].state is seen.state
             assert SpendState.RESERVED not in {entry.state for entry in own.values()}
+
+
+# --- the same fleet again --------------------------------------------------------------------------------------------
+
+
+def final_model(folder: Path, *, workers: int, options: Sequence[str], **changes: Any) -> tuple[str, list[float]]:
+    """The digest of the last model of a fleet on a coordinator of its own, and the members' privacy values."""
+    rounds = UNHURRIED | {"expected_clients": 6, "min_clients": 6, "min_updates": 6}
+    with ForkedCoordinator(folder / "coordinator") as live:
+        task_id, code = live.create_task(
+            "again", game={"horizon": 3}, selection={"rule": "all"}, rounds=rounds, **changes
+        )
+        where = ["--server", live.url, "--code", code, "--journals", str(folder / "journals")]
+        words = ["fleet", "--clients", "6", *where, "--workers", str(workers), *options]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.stderr
+        last = rounds_of(live, task_id)[-1]
+        with live.admin as http:
+            values = [client["privacy_value"] for client in http.get(f"/v1/tasks/{task_id}/clients").json()]
+    assert last.round_number == 3 and last.model_digest is not None
+    return last.model_digest, values
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"privacy": {"mechanism": {"name": "noisy_epochs", "clip_norm": 1.0, **LOCAL}}, "aggregation": STEP_ONE}],
+    ids=["gradient_once", "noisy_epochs"],
+)
+def test_the_same_seeds_give_the_same_model_to_the_last_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
+    seeds = ("--seed", "5", "--unsafe-seed", "7", "--delay", "0.05")
+    one, two, three = (
+        final_model(tmp_path / f"run-{number}", workers=workers, options=seeds, **changes)
+        for number, workers in enumerate((1, 2, 2))
+    )
+    assert one == two == three
+
+
+def test_the_seed_of_a_fleet_gives_its_privacy_values_and_none_of_its_noise(tmp_path: Path) -> None:
+    first, again, other = (
+        final_model(tmp_path / f"run-{number}", workers=2, options=("--seed", seed))
+        for number, seed in enumerate(("5", "5", "6"))
+    )
+    assert first[1] == again[1] != other[1] and len(set(first[1])) == 6
+    assert len({first[0], again[0], other[0]}) == 3

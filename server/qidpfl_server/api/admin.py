@@ -34,6 +34,7 @@ router = APIRouter(prefix="/v1/tasks", tags=["tasks"], route_class=StrictJsonRou
         *JSON_BODY,
         ErrorCode.TASK_EXISTS,
         ErrorCode.UNKNOWN_PRESET,
+        ErrorCode.RULES_NOT_LOADED,
         ErrorCode.INCONSISTENT_SPEC,
         ErrorCode.REWARD_RANGE_REQUIRED,
         ErrorCode.STORAGE_FULL,
@@ -111,7 +112,7 @@ async def put_initial_model(
     return model_info(task, known)
 
 
-_CHANGES = responses(
+_CHANGES = (
     ErrorCode.UNAUTHENTICATED,
     ErrorCode.FORBIDDEN,
     ErrorCode.NOT_FOUND,
@@ -121,7 +122,7 @@ _CHANGES = responses(
 )
 
 
-@router.post("/{task_id}/start", summary="Start a task", responses=_CHANGES)
+@router.post("/{task_id}/start", summary="Start a task", responses=responses(*_CHANGES, ErrorCode.RULES_NOT_LOADED))
 async def start(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     """Select now, without waiting for more clients."""
     now = context.now()
@@ -129,7 +130,7 @@ async def start(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     return await context.read(lambda tx: task_summary(tx, locked(tx, task_id)))
 
 
-@router.post("/{task_id}/stop", summary="Stop a task", responses=_CHANGES)
+@router.post("/{task_id}/stop", summary="Stop a task", responses=responses(*_CHANGES))
 async def stop(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     """Settle the open round if enough updates are there, else void it; then end the task."""
     task = await context.read(lambda tx: tx.tasks.get(task_id))

@@ -43,6 +43,7 @@ def create_app(
         gc.freeze()
         announcements.listen()
         announcements.on_change(clockwork.poke)
+        clockwork.on_settlement(metrics.observe_settlement)
         announcements.on_foreign_change(app.state.context.callers.forget)
         async with anyio.create_task_group() as group:
             group.start_soon(announcements.run)

@@ -3,6 +3,7 @@
 from functools import partial
 
 from ..domain import Client, Round, Task
+from ..own_rules import missing_rules
 from ..retention import first_kept_version
 from ..rounds import privacy_accounts
 from ..store.database import check_integrity
@@ -14,7 +15,11 @@ from .money import audit_money
 from .plans import Planner
 from .records import RoundRecord, read_rounds
 from .report import Report
+from .selections import audit_selection
 from .timeline import audit_answers, audit_round, audit_timeline
+
+# What only a rule of the operator's own can tell.
+_ASKED = {"reward": "what its rounds should have paid", "select": "whom its selection should have kept"}
 
 
 def audit(store: Store) -> Report:
@@ -51,6 +56,10 @@ def _audit_task(tx: Transaction, store: Store, task_id: str, report: Report) -> 
     if first_kept > 0:
         gone = f"models before version {first_kept} and updates of rounds up to {first_kept}"
         report.not_checkable.append(f"task {task.name}: {gone} are not kept")
+    for function, reason in missing_rules(task.spec).items():
+        report.not_checkable.append(f"task {task.name}: {_ASKED[function]}: {reason}")
+    with report.checking(f"task {task.name}"):
+        audit_selection(task, list(clients.values()), report)
     with report.checking(f"task {task.name}"):
         audit_timeline(task, rounds, report)
         audit_models(tx, store.blobs, task, rounds, first_kept, report)

@@ -3,13 +3,16 @@
 import math
 from dataclasses import replace
 
+from qidpfl_shared.core.money import from_micro
+from qidpfl_shared.core.own_rules import OwnReward, OwnRuleFailed, PastRound
 from qidpfl_shared.core.planning import Participant, PlanStatus, RoundPlan, Standing, plan_round
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.protocol.releases import release_of
 
 from ..domain import BudgetState, Task
-from ..rounds import participant
+from ..own_rules import own_reward
+from ..rounds import participant, past_round
 from .records import RoundRecord
 from .report import Report
 
@@ -32,19 +35,15 @@ class Planner:
             (known, release.name): release for known, account in accounts.items() for release in account.releases
         }
         self._paid = 0
+        self._past: list[PastRound] = []
+        self._own_reward = own_reward(task.spec)
 
     def audit(self, record: RoundRecord, report: Report) -> None:
         """Compare a round with its plan; rounds come in their order."""
         try:
             seated = record.in_order(iter(record.invitations))
             participants = {client_id: self._participant(record, client_id) for client_id in seated}
-            plan = plan_round(
-                rules=self._rules,
-                round_number=record.held.round_number,
-                participants=list(participants.values()),
-                reward_left_micro=max(0, self._task.spec.bounds.reward_total_micro - self._paid),
-            )
-            _compare(record, seated, plan, report)
+            _compare(record, seated, self._plan(record, list(participants.values()), report), report)
             self._audit_budgets(record, participants, report)
         finally:
             self._go_on(record)
@@ -55,6 +54,27 @@ class Planner:
             within = not account.limited or account.spent_rho <= account.lifetime_rho * (1 + _TOLERANCE)
             place = f"task {self._task.name}, client {client_id}"
             report.require(within, f"{place}: {account.spent_rho} spent of {account.lifetime_rho}")
+
+    def _plan(self, record: RoundRecord, participants: list[Participant], report: Report) -> RoundPlan:
+        """The plan of a round. Where a user's rule cannot be asked, or fails, the recorded reward is what it wished."""
+
+        def plan(own: OwnReward) -> RoundPlan:
+            return plan_round(
+                rules=self._rules,
+                round_number=record.held.round_number,
+                participants=participants,
+                reward_left_micro=max(0, self._task.spec.bounds.reward_total_micro - self._paid),
+                past=self._past,
+                own_reward=own,
+            )
+
+        recorded = from_micro(record.held.reward_micro)
+        if self._own_reward is not None:
+            try:
+                return plan(self._own_reward)
+            except OwnRuleFailed as error:
+                report.require(False, f"{record.place}: {error}")
+        return plan(lambda _: recorded)
 
     def _participant(self, record: RoundRecord, client_id: str) -> Participant:
         known = participant(record.clients[client_id], self._accounts[client_id])
@@ -78,6 +98,7 @@ class Planner:
     def _go_on(self, record: RoundRecord) -> None:
         """What this round took from budgets and money."""
         self._paid += sum(record.payments.values())
+        self._past.append(past_round(record.held))
         for client_id in record.updates.keys() & self._accounts.keys():
             release = self._releases.get((client_id, release_of(record.held.round_number)))
             if release is not None:

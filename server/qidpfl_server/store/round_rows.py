@@ -45,6 +45,7 @@ class RoundRows:
                 base_version=new.base_version,
                 declare_by=new.declare_by,
                 deliver_by=new.deliver_by,
+                opened_at=new.opened_at,
             )
         )
 
@@ -217,7 +218,10 @@ def _round(row: Row[Any]) -> Round:
         declared_total=row.declared_total,
         accuracy=row.accuracy,
         loss=row.loss,
+        opened_at=row.opened_at,
         settled_at=row.settled_at,
+        settlement_s=row.settlement_s,
+        evaluation_s=row.evaluation_s,
     )
 
 

@@ -108,6 +108,10 @@ rounds = Table(
     Column("accuracy", Double),
     Column("loss", Double),
     Column("settled_at", BigInteger),
+    # Not known of rounds from before there were these columns.
+    Column("opened_at", BigInteger),
+    Column("settlement_s", Double),
+    Column("evaluation_s", Double),
     CheckConstraint("reward_micro >= 0", name="reward"),
 )
 

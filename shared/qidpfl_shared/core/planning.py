@@ -4,7 +4,6 @@ What a client keeps to itself (fixed costs, a lower limit of its own) cannot be 
 budget or a decline.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,12 +12,14 @@ import numpy as np
 
 from . import arguments
 from .arguments import ImpossibleArgument, Mask, Vector
-from .capped_reward import optimal_reward_capped
 from .equilibrium import MarketStatus, equilibrium
-from .money import MICRO, to_micro
+from .money import MICRO, from_micro, to_micro
+from .own_rules import OwnReward, PastRound, RewardQuestion, asked_reward, unchangeable
 from .participation import invite
-from .privacy.mechanisms import Mechanism
-from .reward import ANY_REWARD, CostModel, RewardPolicy, RewardRange, Weighting, random_reward
+from .reward import RewardPolicy, random_reward
+from .round_rules import Participant, RoundRules
+
+__all__ = ["Participant", "PlanStatus", "RewardBound", "RoundPlan", "RoundRules", "Standing", "plan_round"]
 
 
 class Standing(StrEnum):
@@ -47,73 +48,6 @@ class RewardBound(StrEnum):
     RANGE_MINIMUM = "range_minimum"
     RANGE_MAXIMUM = "range_maximum"
     CEILING = "ceiling"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Participant:
-    """What the coordinator knows of a selected client: its profile, and what is left of its lifetime budget.
-
-    `remaining_rho` is that of its `PrivacyAccount`: infinite without a limit, and once one was switched off.
-    """
-
-    privacy_value: float
-    size: int
-    rho_cap: float = math.inf
-    remaining_rho: float = math.inf
-    set_aside: bool = False
-
-    def __post_init__(self) -> None:
-        arguments.positive("privacy_value", self.privacy_value)
-        arguments.whole("size", self.size, minimum=1)
-        arguments.limit("rho_cap", self.rho_cap)
-        arguments.limit("remaining_rho", self.remaining_rho)
-        arguments.truth("set_aside", self.set_aside)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundRules:
-    """The rules of a task that planning depends on."""
-
-    policy: RewardPolicy
-    mechanism: Mechanism
-    weighting: Weighting
-    cost_model: CostModel
-    privacy_weight: float
-    min_share: float
-    min_clients: int
-    min_updates: int
-    rho_max: float
-    rho_min: float = 0.0
-    reward_range: RewardRange = ANY_REWARD
-    fixed_reward: float | None = None
-    seed: int = 0
-    reward_max_micro: int
-
-    def __post_init__(self) -> None:
-        arguments.choice("policy", self.policy, RewardPolicy)
-        arguments.choice("weighting", self.weighting, Weighting)
-        arguments.magnitude("privacy_weight", self.privacy_weight)
-        arguments.fraction("min_share", self.min_share)
-        arguments.whole("min_clients", self.min_clients, minimum=2)
-        arguments.whole("min_updates", self.min_updates, minimum=1)
-        arguments.limit("rho_max", self.rho_max)
-        if arguments.non_negative("rho_min", self.rho_min) > self.rho_max:
-            raise ImpossibleArgument("rho_min", self.rho_min, f"must not exceed rho_max = {self.rho_max}")
-        arguments.whole("seed", self.seed)
-        arguments.whole("reward_max_micro", self.reward_max_micro)
-        if self.policy in (RewardPolicy.MAX, RewardPolicy.RANDOM) and math.isinf(self.reward_range.maximum):
-            requirement = f"must have a finite maximum under policy {self.policy}"
-            raise ImpossibleArgument("reward_range", self.reward_range, requirement)
-        if (self.policy == RewardPolicy.FIXED) != (self.fixed_reward is not None):
-            requirement = "must be given under policy fixed, and only there"
-            raise ImpossibleArgument("fixed_reward", self.fixed_reward, requirement)
-        if self.fixed_reward is not None:
-            arguments.non_negative("fixed_reward", self.fixed_reward)
-
-    def cap(self, participant: Participant) -> float:
-        """The largest budget a participant can declare: the smallest of all limits, myopically; 0 if below rho_min."""
-        limit = min(self.rho_max, participant.rho_cap, participant.remaining_rho)
-        return limit if limit >= self.rho_min else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,12 +80,16 @@ def plan_round(
     round_number: int,
     participants: Sequence[Participant],
     reward_left_micro: int,
+    past: Sequence[PastRound] = (),
+    own_reward: OwnReward | None = None,
 ) -> RoundPlan:
     """Whom to invite and what to offer.
 
     In this order: able clients, invitation, reward, its bounds, micro-units, equilibrium with caps. The reward is
     rounded before the total is computed, so that every client can check its best response against exactly what was
     announced. `reward_left_micro` is what the task may still pay: a reward that does not fit ends the task.
+
+    Policy `own` needs `own_reward`, and asks it with the `past` rounds; may raise `OwnRuleFailed`.
     """
     arguments.whole("reward_left_micro", reward_left_micro)
     rules.cost_model.check_round(round_number)
@@ -161,7 +99,8 @@ def plan_round(
     if field.invited.sum() < 2:
         return _plan(PlanStatus.TOO_FEW_CLIENTS, rules, round_number, field)
 
-    wished = _wished_reward(rules, round_number, field)
+    question = _question(rules, round_number, field, reward_left_micro, past)
+    wished = _wished_reward(rules, question, own_reward)
     reward_micro, bound = _bounded(rules, wished)
     if reward_micro > reward_left_micro:
         return _plan(PlanStatus.BUDGET_EXHAUSTED, rules, round_number, field, wished=wished, bound=bound)
@@ -226,27 +165,42 @@ def _standing(participant: Participant, cap: float) -> Standing:
     return Standing.INVITED if cap > 0 else Standing.NO_BUDGET
 
 
-def _wished_reward(rules: RoundRules, round_number: int, field: _Field) -> float:
-    """What the policy alone would pay."""
+def _question(
+    rules: RoundRules, round_number: int, field: _Field, reward_left_micro: int, past: Sequence[PastRound]
+) -> RewardQuestion:
+    """What a policy may look at: of the participants those who are invited."""
     invited = field.invited
+    return RewardQuestion(
+        round_number=round_number,
+        past=tuple(past),
+        privacy_values=unchangeable(field.values[invited]),
+        sizes=unchangeable(field.sizes[invited]),
+        caps=unchangeable(field.caps[invited]),
+        noise_scales=unchangeable(field.scales[invited]),
+        weighting=rules.weighting,
+        privacy_weight=rules.privacy_weight,
+        cost_model=rules.cost_model,
+        reward_range=rules.reward_range,
+        reward_left=from_micro(reward_left_micro),
+    )
+
+
+def _wished_reward(rules: RoundRules, question: RewardQuestion, own_reward: OwnReward | None) -> float:
+    """What the policy alone would pay."""
     match rules.policy:
         case RewardPolicy.OPTIMAL:
-            return optimal_reward_capped(
-                round_number=round_number,
-                cost_model=rules.cost_model,
-                weighting=rules.weighting,
-                privacy_values=field.values[invited],
-                privacy_weight=rules.privacy_weight,
-                sizes=field.sizes[invited],
-                noise_scales=field.scales[invited],
-                caps=field.caps[invited],
-            )
+            return question.optimal_reward()
         case RewardPolicy.MAX:
             return rules.reward_range.maximum
         case RewardPolicy.RANDOM:
-            return random_reward(reward_range=rules.reward_range, round_number=round_number, seed=rules.seed)
+            return random_reward(reward_range=rules.reward_range, round_number=question.round_number, seed=rules.seed)
         case RewardPolicy.FIXED:
-            return rules.fixed_reward or 0.0
+            scheduled = rules.reward_schedule
+            return scheduled[question.round_number - 1] if scheduled is not None else rules.fixed_reward or 0.0
+        case RewardPolicy.OWN:
+            if own_reward is None:
+                raise ImpossibleArgument("own_reward", own_reward, "must be given under policy own")
+            return asked_reward(own_reward, question)
         case RewardPolicy.NONE:
             return 0.0
 

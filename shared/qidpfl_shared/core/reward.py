@@ -22,6 +22,7 @@ class RewardPolicy(StrEnum):
     MAX = "max"
     RANDOM = "random"
     FIXED = "fixed"
+    OWN = "own"
     NONE = "none"
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from . import arguments
 from .arguments import ImpossibleArgument, Mask, Numbers, Vector
 from .label_union import nearest_union
+from .own_rules import OwnSelect, SelectionQuestion, asked_selection, unchangeable
 
 # A client exactly at the threshold passes, whichever way the last digit of its distance was rounded.
 _ROUNDING = 1e-12
@@ -38,9 +39,9 @@ class Shortfall(StrEnum):
 
 
 class Rule(Protocol):
-    """Who is kept, given everybody's counts (clients x labels) and their distances to the reference."""
+    """Who is kept of all clients with records."""
 
-    def keep(self, counts: Vector, distances: Vector, reference: Vector) -> Mask: ...
+    def keep(self, question: SelectionQuestion) -> Mask: ...
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Threshold:
         if not 0 <= arguments.real("distance_threshold", self.distance_threshold) <= LARGEST_DISTANCE:
             raise ImpossibleArgument("distance_threshold", self.distance_threshold, "must lie in [0, 2]")
 
-    def keep(self, counts: Vector, distances: Vector, reference: Vector) -> Mask:
-        passes: Mask = distances <= self.distance_threshold + _ROUNDING
+    def keep(self, question: SelectionQuestion) -> Mask:
+        passes: Mask = question.label_distances <= self.distance_threshold + _ROUNDING
         return passes
 
 
@@ -62,8 +63,8 @@ class Threshold:
 class All:
     """Everybody."""
 
-    def keep(self, counts: Vector, distances: Vector, reference: Vector) -> Mask:
-        return np.ones(distances.size, dtype=np.bool_)
+    def keep(self, question: SelectionQuestion) -> Mask:
+        return np.ones(question.clients, dtype=np.bool_)
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,38 @@ class Union:
     def __post_init__(self) -> None:
         arguments.whole("min_clients", self.min_clients, minimum=1)
 
-    def keep(self, counts: Vector, distances: Vector, reference: Vector) -> Mask:
-        return nearest_union(counts, reference, self.min_clients)
+    def keep(self, question: SelectionQuestion) -> Mask:
+        return nearest_union(question.label_counts, question.reference, self.min_clients)
+
+
+@dataclass(frozen=True)
+class Random:
+    """So many clients, chosen blindly; all of them where there are fewer. A control for the other rules."""
+
+    clients: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        arguments.whole("clients", self.clients, minimum=1)
+        if arguments.whole("seed", self.seed) >= 2**32:
+            raise ImpossibleArgument("seed", self.seed, "must be below 2^32")
+
+    def keep(self, question: SelectionQuestion) -> Mask:
+        # numpy has promised that this generator never changes: a selection can be repeated with every version.
+        order = np.random.RandomState(self.seed).permutation(question.clients)
+        kept = np.zeros(question.clients, dtype=np.bool_)
+        kept[order[: self.clients]] = True
+        return kept
+
+
+@dataclass(frozen=True)
+class Own:
+    """Whomever a user's function keeps."""
+
+    choose: OwnSelect
+
+    def keep(self, question: SelectionQuestion) -> Mask:
+        return asked_selection(self.choose, question)
 
 
 @dataclass(frozen=True)
@@ -136,11 +167,14 @@ def select(
     reference: Numbers,
     min_clients: int,
     shortfall: Shortfall = Shortfall.FAIL,
+    sizes: Numbers | None = None,
+    privacy_values: Numbers | None = None,
 ) -> Selection:
     """Apply a rule to everybody's label histogram; a client without records is never selected.
 
     Fewer than `min_clients` are a status, not an error: nobody is selected then, unless `shortfall` says to fill up
-    with the nearest of those who did not pass (of equals the earlier one).
+    with the nearest of those who did not pass (of equals the earlier one). Only rule `Own` asks for sizes and privacy
+    values, and needs both; it may raise `OwnRuleFailed`.
     """
     min_clients = arguments.whole("min_clients", min_clients, minimum=1)
     shortfall = arguments.choice("shortfall", shortfall, Shortfall)
@@ -148,16 +182,27 @@ def select(
     counts = arguments.count_table("histograms", histograms, width=target.size)
     distances = label_distances(histograms=counts, reference=target)
     has_records = counts.sum(axis=1) > 0
+    if isinstance(rule, Own) and (sizes is None or privacy_values is None):
+        raise ImpossibleArgument("rule", rule, "must be asked with sizes and privacy_values")
+    # Where nobody asks for them: the records that were counted, and one price for all.
+    sizes = counts.sum(axis=1) if sizes is None else arguments.size_vector("sizes", sizes, length=len(counts))
+    values = np.ones(len(counts)) if privacy_values is None else privacy_values
+    prices = arguments.positive_vector("privacy_values", values, length=len(counts))
 
     selected = np.zeros(distances.size, dtype=np.bool_)
-    selected[has_records] = rule.keep(counts[has_records], distances[has_records], target)
+    selected[has_records] = rule.keep(
+        SelectionQuestion(
+            label_counts=unchangeable(counts[has_records]),
+            label_distances=unchangeable(distances[has_records]),
+            reference=unchangeable(target),
+            sizes=unchangeable(sizes[has_records]),
+            privacy_values=unchangeable(prices[has_records]),
+            min_clients=min_clients,
+        )
+    )
     filled_up = np.zeros(distances.size, dtype=np.bool_)
-    missing = min_clients - np.count_nonzero(selected)
-    if missing > 0 and shortfall is Shortfall.NEAREST:
-        candidates = np.flatnonzero(has_records & ~selected)
-        nearest = candidates[np.argsort(distances[candidates], kind="stable")]
-        filled_up[nearest[:missing]] = True
-
+    if shortfall is Shortfall.NEAREST:
+        filled_up = _nearest(has_records & ~selected, distances, min_clients - int(np.count_nonzero(selected)))
     status = SelectionStatus.FILLED_UP if filled_up.any() else SelectionStatus.SELECTED
     if np.count_nonzero(selected | filled_up) < min_clients:
         status = SelectionStatus.TOO_FEW_CLIENTS
@@ -169,3 +214,12 @@ def select(
         label_distances=distances,
         reference=target,
     )
+
+
+def _nearest(candidates: Mask, distances: Vector, count: int) -> Mask:
+    """So many of the candidates, the nearest first; of equals the earlier one."""
+    places = np.flatnonzero(candidates)
+    nearest = places[np.argsort(distances[places], kind="stable")]
+    chosen = np.zeros(distances.size, dtype=np.bool_)
+    chosen[nearest[: max(0, count)]] = True
+    return chosen

@@ -58,6 +58,7 @@ class ErrorCode(StrEnum):
 
     INVALID_REQUEST = "invalid_request", 422, "A field has an impossible value"
     UNKNOWN_PRESET = "unknown_preset", 422, "There is no preset of this name"
+    RULES_NOT_LOADED = "rules_not_loaded", 422, "The coordinator was started without the rules that the task names"
     REWARD_RANGE_REQUIRED = "reward_range_required", 422, "This reward policy needs a finite reward range"
     REWARD_REQUIRED = "reward_required", 422, "Policy fixed needs its reward, and no other policy takes one"
     PAID_WITHOUT_NOISE = "paid_without_noise", 422, "A paying policy needs noise: budgets mean nothing without it"

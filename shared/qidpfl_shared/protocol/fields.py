@@ -25,6 +25,11 @@ def _instance(value: object, *kinds: type) -> object:
     return value
 
 
+def is_absent(value: object) -> bool:
+    """For `exclude_if` of a field that specs did not have once: where it says nothing, JSON and digest stay theirs."""
+    return value is None
+
+
 def _true(value: bool) -> bool:
     if not value:
         raise PydanticCustomError("must_be_true", "Input should be true")

@@ -268,6 +268,17 @@ class ClientResult(Message):
     )
 
 
+class RoundTiming(Message):
+    """When a round was opened and closed, and how long the coordinator computed in between."""
+
+    opened_at: Moment = Field(description="of its first attempt")
+    settled_at: Moment | None = Field(default=None, description="null unless it is settled")
+    settlement_s: float | None = Field(
+        default=None, ge=0, description="seconds of audit, average, model and the closing transaction up to its commit"
+    )
+    evaluation_s: float | None = Field(default=None, ge=0, description="null where nothing was evaluated")
+
+
 class RoundResult(Message):
     """A round and what came of it. A client sees the totals and itself; admin and viewer see everybody."""
 
@@ -284,6 +295,7 @@ class RoundResult(Message):
     model_digest: Digest | None = None
     accuracy: float | None = Field(default=None, ge=0, le=1)
     loss: float | None = None
+    timing: RoundTiming | None = Field(default=None, description="null for rounds from before it was measured")
     own: ClientResult | None = None
     clients: Tuple[ClientResult] | None = None
 

@@ -53,18 +53,19 @@ def preset(name: str, overrides: Mapping[str, Any] | None = None) -> TaskSpec:
     spec = PRESETS[name]()
     if not overrides:
         return spec
-    return TaskSpec.model_validate(_merged(spec.model_dump(mode="json"), overrides))
+    return TaskSpec.model_validate(merged(spec.model_dump(mode="json"), overrides))
 
 
-def _merged(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
+def merged(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides on top of a spec, or of other overrides, by the rules of `preset`."""
+    result = dict(base)
     for key, value in overrides.items():
-        known = merged.get(key)
+        known = result.get(key)
         if isinstance(known, Mapping) and isinstance(value, Mapping) and _same_kind(known, value):
-            merged[key] = _merged(known, value)
+            result[key] = merged(known, value)
         else:
-            merged[key] = value
-    return merged
+            result[key] = value
+    return result
 
 
 def _same_kind(known: Mapping[str, Any], override: Mapping[str, Any]) -> bool:

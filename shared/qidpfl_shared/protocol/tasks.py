@@ -11,12 +11,15 @@ from pydantic_core import PydanticCustomError
 
 from ..core.arguments import ImpossibleArgument, Vector
 from ..core.money import from_micro
+from ..core.own_rules import OwnSelect
 from ..core.planning import RoundRules
 from ..core.privacy.mechanisms import UploadKind
 from ..core.reward import CostModel, RewardPolicy, RewardRange, Weighting
 from ..core.selection import (
     All,
     Histograms,
+    Own,
+    Random,
     Rule,
     Shortfall,
     Threshold,
@@ -27,7 +30,7 @@ from ..core.selection import (
 )
 from . import layouts
 from .errors import ErrorCode
-from .fields import Choice, Fraction, Message, Micro, Name, PositiveCount, PrivacyValue, Rho, Seconds, Tuple
+from .fields import Choice, Fraction, Message, Micro, Name, PositiveCount, PrivacyValue, Rho, Seconds, Tuple, is_absent
 from .mechanisms import MechanismSpec
 from .wire import TensorLayout
 
@@ -51,6 +54,8 @@ class SelectionRule(StrEnum):
     THRESHOLD = "threshold"
     ALL = "all"
     UNION = "union"
+    RANDOM = "random"
+    OWN = "own"
 
 
 class AuditMode(StrEnum):
@@ -79,6 +84,23 @@ class WorkloadSpec(Message):
     labels: Labels
     convex: bool = Field(default=False, description="the loss is convex in the parameters (softmax regression)")
     partition: Partition | None = None
+    training_records: PositiveCount | None = Field(
+        default=None,
+        exclude_if=is_absent,
+        description="of a testbed's training records only so many, chosen at random, the same ones everywhere; null:"
+        " all. Clients with data of their own ignore it",
+    )
+    validation_records: PositiveCount | None = Field(
+        default=None,
+        exclude_if=is_absent,
+        description="so many of a testbed's training records are nobody's, and models are evaluated on them instead of"
+        " the held-out ones: for choosing hyper-parameters without looking at the test set; null: none",
+    )
+
+    @property
+    def whole(self) -> "WorkloadSpec":
+        """The same workload with all of its records."""
+        return self.model_copy(update={"training_records": None, "validation_records": None})
 
 
 class SelectionSpec(Message):
@@ -90,6 +112,13 @@ class SelectionSpec(Message):
     reference_weights: Tuple[Annotated[float, Field(ge=0, le=1e15)]] | None = Field(default=None, max_length=100_000)
     shortfall: Choice[Shortfall] = Field(
         default=Shortfall.FAIL, description="when fewer than min_clients pass: fail, or fill up with the nearest"
+    )
+    random_clients: PositiveCount | None = Field(
+        default=None, exclude_if=is_absent, description="rule random: how many are kept, all where fewer are there"
+    )
+    seed: int | None = Field(default=None, ge=0, le=2**32 - 1, exclude_if=is_absent, description="of rule random")
+    own_rules: Name | None = Field(
+        default=None, exclude_if=is_absent, description="rule own: the operator's rules of this name, FILE of FILE.py"
     )
 
 
@@ -113,7 +142,16 @@ class GameSpec(Message):
     gradient_bound: float = Field(default=1.0, ge=0, le=1e9, description="V: bound of the mean gradient")
     min_share: float = Field(default=0.3, ge=0, le=1, description="invite no client below this part of a fair share")
     reward_range: RewardRangeSpec | None = None
-    fixed_reward_micro: Micro | None = None
+    fixed_reward_micro: Micro | None = Field(default=None, description="policy fixed: the reward of every round")
+    reward_schedule_micro: Tuple[Micro] | None = Field(
+        default=None,
+        max_length=1_000_000,
+        exclude_if=is_absent,
+        description="policy fixed, instead of fixed_reward_micro: the reward of each round",
+    )
+    own_rules: Name | None = Field(
+        default=None, exclude_if=is_absent, description="policy own: the operator's rules of this name, FILE of FILE.py"
+    )
     seed: int = Field(default=0, ge=0, le=2**32 - 1, description="of policy random")
 
 
@@ -239,12 +277,15 @@ class TaskSpec(Message):
             rho_min=self.bounds.rho_min,
             reward_range=admissible,
             fixed_reward=None if game.fixed_reward_micro is None else from_micro(game.fixed_reward_micro),
+            reward_schedule=(
+                None if game.reward_schedule_micro is None else tuple(map(from_micro, game.reward_schedule_micro))
+            ),
             seed=game.seed,
             reward_max_micro=self.bounds.reward_max_micro,
         )
 
-    def selection_rule(self) -> Rule:
-        """The rule that decides who is kept."""
+    def selection_rule(self, own_select: OwnSelect | None = None) -> Rule:
+        """The rule that decides who is kept; rule own needs its function."""
         match self.selection.rule:
             case SelectionRule.THRESHOLD:
                 return Threshold(self.selection.distance_threshold)
@@ -252,6 +293,13 @@ class TaskSpec(Message):
                 return All()
             case SelectionRule.UNION:
                 return Union(self.rounds.min_clients)
+            case SelectionRule.RANDOM:
+                assert self.selection.random_clients is not None and self.selection.seed is not None
+                return Random(self.selection.random_clients, self.selection.seed)
+            case SelectionRule.OWN:
+                if own_select is None:
+                    raise ImpossibleArgument("own_select", own_select, "must be given under rule own")
+                return Own(own_select)
 
     def label_reference(self, histograms: Histograms) -> Vector:
         """The reference distribution of labels; the profiles matter only if it is pooled from them."""
@@ -283,8 +331,15 @@ def _check_game(spec: TaskSpec) -> None:
     game, noise = spec.game, spec.privacy.noise
     if game.policy in (RewardPolicy.MAX, RewardPolicy.RANDOM) and game.reward_range is None:
         raise _refuse(ErrorCode.REWARD_RANGE_REQUIRED, f"policy {game.policy} needs a reward range")
-    if (game.policy == RewardPolicy.FIXED) != (game.fixed_reward_micro is not None):
-        raise _refuse(ErrorCode.REWARD_REQUIRED, "fixed_reward_micro belongs to policy fixed, and it needs it")
+    given = [rewards for rewards in (game.fixed_reward_micro, game.reward_schedule_micro) if rewards is not None]
+    if len(given) != (game.policy == RewardPolicy.FIXED):
+        message = "fixed_reward_micro or reward_schedule_micro belongs to policy fixed, and it needs one of them"
+        raise _refuse(ErrorCode.REWARD_REQUIRED, message)
+    if game.reward_schedule_micro is not None and len(game.reward_schedule_micro) != game.horizon:
+        message = f"reward_schedule_micro must have one reward for each of the {game.horizon} rounds"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    if (game.policy == RewardPolicy.OWN) != (game.own_rules is not None):
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "game.own_rules belongs to policy own, and it needs it")
     if game.policy != RewardPolicy.NONE and not noise:
         raise _refuse(ErrorCode.PAID_WITHOUT_NOISE, f"policy {game.policy} pays for budgets, which need noise")
     if game.policy == RewardPolicy.NONE and noise:
@@ -317,6 +372,22 @@ def _check_selection(spec: TaskSpec) -> None:
     if weights is not None and (len(weights) != spec.workload.labels or not 0 < math.fsum(weights) < math.inf):
         message = f"reference_weights must be {spec.workload.labels} numbers with a positive sum"
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    _check_selection_rule(spec)
+
+
+def _check_selection_rule(spec: TaskSpec) -> None:
+    chosen = spec.selection
+    for field in (chosen.random_clients, chosen.seed):
+        if (chosen.rule is SelectionRule.RANDOM) != (field is not None):
+            message = "random_clients and selection.seed belong to rule random, and it needs both"
+            raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    if chosen.random_clients is not None and chosen.random_clients < spec.rounds.min_clients:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "random_clients is below min_clients: no selection could succeed")
+    if (chosen.rule is SelectionRule.OWN) != (chosen.own_rules is not None):
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "selection.own_rules belongs to rule own, and it needs it")
+    if spec.rounds.late_joiners and chosen.rule in (SelectionRule.RANDOM, SelectionRule.OWN):
+        message = f"rule {chosen.rule} looks at all clients together: late joiners could only be judged alone"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
 
 
 def _check_bounds(spec: TaskSpec) -> None:
@@ -327,6 +398,8 @@ def _check_bounds(spec: TaskSpec) -> None:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "rho_min exceeds rho_max")
     if (spec.game.fixed_reward_micro or 0) > bounds.reward_max_micro:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "fixed_reward_micro exceeds reward_max_micro")
+    if max(spec.game.reward_schedule_micro or (0,)) > bounds.reward_max_micro:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "a reward of reward_schedule_micro exceeds reward_max_micro")
     if bounds.reward_max_micro > bounds.reward_total_micro:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "reward_max_micro exceeds reward_total_micro")
     if rounds.min_updates > rounds.min_clients:
@@ -342,7 +415,12 @@ def _check_bounds(spec: TaskSpec) -> None:
 def _check_partition(spec: TaskSpec) -> None:
     partition = spec.workload.partition
     if partition is None:
+        if spec.workload != spec.workload.whole:
+            message = "training_records and validation_records are of a testbed, which has a partition"
+            raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
         return
+    if (spec.workload.training_records or partition.clients) < partition.clients:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "training_records are fewer than the clients of the partition")
     if partition.concentration is None and partition.kind not in (PartitionKind.IID, PartitionKind.SHARDS):
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, f"partition {partition.kind} needs a concentration")
     ordinals = partition.two_class_ordinals

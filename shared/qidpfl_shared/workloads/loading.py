@@ -6,6 +6,7 @@ from ..protocol.tasks import WorkloadSpec
 from .builtin import DATA_SETS, built_in
 from .folder import DataFolder, default_folder
 from .own import own_workload
+from .portion import portion
 from .workload import LayoutMismatch, UnknownWorkload, Workload
 
 # The option of every command that lets an owner name a workload of their own.
@@ -18,7 +19,8 @@ def load_workload(
     """The workload of a task. Nothing is read or downloaded before its records are asked for.
 
     `own` is `module:Class` or `path/to/file.py:Class`, named by the owner of this machine. What a task names is never
-    imported: a coordinator could then run any code that is installed here.
+    imported: a coordinator could then run any code that is installed here. An owner of data that no testbed divides
+    asks for the workload of `spec.whole`.
     """
     if own is not None:
         workload: Workload = own_workload(own, data_dir=data_dir)
@@ -28,7 +30,7 @@ def load_workload(
     else:
         raise UnknownWorkload(_how_to_name(spec.dataset))
     _check(workload, spec)
-    return workload
+    return portion(workload, spec)
 
 
 def _how_to_name(dataset: str) -> str:

@@ -4,7 +4,6 @@ Importing runs code, so that the name never comes from a coordinator or a task.
 """
 
 import importlib
-import importlib.util
 import os
 import sys
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..own_code import CannotImport, described, module_of_file
 from .records import Records
 from .workload import UnknownWorkload, Workload, WorkloadError
 
@@ -72,7 +72,7 @@ class CheckedWorkload:
         except WorkloadError:
             raise
         except Exception as error:
-            raise WorkloadError(f"{self.name}: {method}() failed: {_line(error)}") from error
+            raise WorkloadError(f"{self.name}: {method}() failed: {described(error)}") from error
 
     def _checked(self, method: str, records: Any) -> Records:
         if not isinstance(records, Records):
@@ -96,7 +96,7 @@ def own_workload(name: str, *, data_dir: Path | None) -> CheckedWorkload:
     except WorkloadError:
         raise
     except Exception as error:
-        raise WorkloadError(f"{name}: making the workload failed: {_line(error)}") from error
+        raise WorkloadError(f"{name}: making the workload failed: {described(error)}") from error
     _check_members(name, own)
     return CheckedWorkload(name, own)
 
@@ -114,24 +114,14 @@ def _module_named(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        raise UnknownWorkload(f"module {name!r} cannot be imported: {_line(error)}") from error
+        raise UnknownWorkload(f"module {name!r} cannot be imported: {described(error)}") from error
 
 
 def _module_of_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UnknownWorkload(f"there is no file {path}")
-    name = f"qidpfl_own_workload_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up there.
-    sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise UnknownWorkload(f"{path} cannot be imported: {_line(error)}") from error
-    return module
+        return module_of_file(path, kind="workload")
+    except CannotImport as error:
+        raise UnknownWorkload(str(error)) from error
 
 
 def _check_members(name: str, own: Any) -> None:
@@ -164,7 +154,3 @@ def _problem_of(records: Records, labels: int) -> str | None:
 
 def _kind(value: object) -> str:
     return f"a {type(value).__name__}"
-
-
-def _line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

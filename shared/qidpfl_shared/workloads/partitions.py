@@ -24,12 +24,17 @@ _WHOLE = 1 << 32
 
 def shard(*, labels: Labels, partition: Partition, ordinal: int) -> Shard:
     """The records of one client, as ascending indices into the training records."""
+    require_shard(partition, ordinal)
+    return all_shards(labels=labels, partition=partition)[ordinal]
+
+
+def require_shard(partition: Partition, ordinal: int) -> None:
+    """Refuse an ordinal that the partition has no shard for."""
     if not 0 <= ordinal < partition.clients:
         raise PartitionError(
             f"there is no shard {ordinal}: the task divides its data among {partition.clients} clients, 0 to"
             f" {partition.clients - 1}; more clients need data of their own"
         )
-    return all_shards(labels=labels, partition=partition)[ordinal]
 
 
 def all_shards(*, labels: Labels, partition: Partition) -> list[Shard]:

@@ -43,9 +43,10 @@ def test_everything_is_there_after_closing(path: Path) -> None:
         seen = SeenOffer(round_number=1, model_version=0, model_digest="m", reward_micro=7, total=0.3)
         journal.remember_offer("t", seen)
         reserve(journal, entry("round/1"), entry("round/2", proven_rho=0.05))
-        journal.spend("t", "round/1", digest="abc", payload=b"bytes")
+        journal.spend("t", "round/1", digest="abc", payload=b"bytes", training_s=2.5)
     with Journal(path) as journal:
         journal.bind("some records")
+        assert [item.training_s for item in journal.entries()] == [2.5, None]
         assert journal.memberships() == [MEMBERSHIP]
         assert journal.latest_offer("t") == seen and journal.latest_offer("u") is None
         assert [(item.release, item.state, item.digest) for item in journal.entries()] == [
@@ -69,6 +70,29 @@ def test_a_commit_is_on_the_disk_before_the_call_returns(path: Path) -> None:
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     with Journal(path) as journal:
         assert journal.memberships() == [MEMBERSHIP]
+
+
+def test_what_leaves_is_synced_and_what_can_be_asked_again_goes_with_the_next(path: Path) -> None:
+    syncs: list[str] = []
+    offer = SeenOffer(round_number=1, model_version=0, model_digest="m", reward_micro=7, total=0.3)
+    with Journal(path) as journal:
+        journal._file._opened.set_trace_callback(
+            lambda said: syncs.append(said.split()[-1]) if said.startswith("PRAGMA synchronous =") else None
+        )
+        journal.save_membership(MEMBERSHIP)
+        journal.bind("some records")
+        journal.introduce(MEMBERSHIP, entry("histogram"), account=journal.account())
+        reserve(journal, entry("round/1"))
+        journal.spend("t", "round/1", digest="abc", payload=b"bytes")
+        journal.free("t", "round/1")
+        journal.give_up("t", "round/1")
+        assert set(syncs) == {"FULL"} and len(syncs) == 7
+        journal.remember_offer("t", offer)
+        journal.acknowledge("t", "round/1")
+        journal.pay("t", "round/1", 7, accepted=True)
+        assert syncs[7:] == ["NORMAL"] * 3
+        reserve(journal, entry("round/2"))
+        assert syncs[-1] == "FULL"
 
 
 def _source(membership: Membership) -> str:
@@ -242,7 +266,7 @@ def test_what_is_no_journal_is_refused_and_left_as_it_is(tmp_path: Path) -> None
     with Journal(future) as journal:
         journal.save_membership(MEMBERSHIP)
     with sqlite3.connect(future) as database:
-        database.execute("PRAGMA user_version = 2")
+        database.execute("PRAGMA user_version = 3")
     before = damaged.read_bytes()
     for path in (damaged, foreign, future):
         for read_only in (False, True):
@@ -252,6 +276,36 @@ def test_what_is_no_journal_is_refused_and_left_as_it_is(tmp_path: Path) -> None
     assert damaged.read_bytes() == before
     with sqlite3.connect(foreign) as database:
         assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("cats",)]
+
+
+def test_a_journal_of_the_first_version_is_read_as_it_is_and_goes_on(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.save_membership(MEMBERSHIP)
+        reserve(journal, entry("round/1"), entry("round/2"))
+        journal.spend("t", "round/1", digest="abc", payload=b"bytes")
+        before = journal.entries()
+    with sqlite3.connect(path) as database:
+        database.execute("ALTER TABLE entries DROP COLUMN training_s")
+        database.execute("PRAGMA user_version = 1")
+    with Journal(path, read_only=True) as journal:
+        assert journal.entries() == before
+    with sqlite3.connect(path) as database:
+        assert database.execute("PRAGMA user_version").fetchone() == (1,)
+    for _ in range(2):
+        with Journal(path) as journal:
+            assert journal.entries() == before and journal.payload("t", "round/1") == b"bytes"
+    with Journal(path) as journal:
+        journal.spend("t", "round/2", digest="def", payload=b"more", training_s=1.5)
+        assert journal.last_training_s("t") == 1.5
+
+
+def test_the_latest_training_of_a_task_is_known(path: Path) -> None:
+    with Journal(path) as journal:
+        assert journal.last_training_s("t") is None
+        reserve(journal, *(entry(f"round/{number}") for number in (1, 2, 3)), entry("round/1", task_id="u"))
+        for number, training_s in ((1, 4.0), (2, 3.0)):
+            journal.spend("t", f"round/{number}", digest=str(number), payload=b"bytes", training_s=training_s)
+        assert (journal.last_training_s("t"), journal.last_training_s("u")) == (3.0, None)
 
 
 def test_a_journal_that_cannot_be_is_one_line(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
         )
         for item in (
             entry("histogram", SpendState.SPENT),
-            entry("round/1", SpendState.SPENT, paid=700),
+            replace(entry("round/1", SpendState.SPENT, paid=700), training_s=1.25),
             entry("round/2", SpendState.SPENT_UNPAID),
             entry("round/3", SpendState.RESERVED, paid=0),
         ):
@@ -73,6 +74,7 @@ def test_json_holds_the_same_as_numbers(journal: Journal) -> None:
     assert [item["state"] for item in body["entries"]] == ["spent", "spent", "spent_unpaid", "reserved", "freed"]
     assert body["spent_rho"] == ledger.spent_rho and body["epsilon"] == ledger.epsilon and body["delta"] == 1e-3
     assert body["earned_micro"] == 700 and body["entries"][1]["payment_micro"] == 700
+    assert [item["training_s"] for item in body["entries"]] == [None, 1.25, None, None, None]
     assert "token" not in as_json(ledger) and "enrolment_key" not in as_json(ledger)
 
 

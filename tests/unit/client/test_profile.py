@@ -31,7 +31,7 @@ def profile(owner: Owner, spec: TaskSpec = SPEC, *, learner: SyntheticLearner = 
 
 def test_a_histogram_is_noised_for_its_budget_and_keeps_the_size() -> None:
     made = profile(Owner(privacy_value=1.5, rho_cap=0.2, lifetime_rho=2.0))
-    draws = NOISE.standard_normal(10, release=f"{SPEC.digest}/histogram")
+    draws = NOISE.standard_normal(10, release="histogram")
     assert made.label_counts == private_histogram(counts=LEARNER.labels, rho=0.1, standard_noise=draws)
     assert made.label_counts != LEARNER.labels and sum(made.label_counts) == made.size == LEARNER.size
     assert (made.histogram_rho, made.privacy_value, made.rho_cap, made.lifetime_rho) == (0.1, 1.5, 0.2, 2.0)

@@ -185,6 +185,16 @@ def test_policies_offer_what_they_say() -> None:
     assert all(2 * MICRO <= draw <= 9 * MICRO for draw in draws)
 
 
+def test_a_schedule_offers_each_round_its_own_reward_within_the_bounds_of_every_policy() -> None:
+    schedule = (3.0, 0.5, 9.0, *[4.0] * 17)
+    admissible = RewardRange(minimum=1.0, maximum=6.0)
+    rules: dict[str, Any] = {"policy": RewardPolicy.FIXED, "reward_schedule": schedule, "reward_range": admissible}
+    plans = [plan(crowd(0.95, 1.0, 1.05), t, **rules) for t in (1, 2, 3, 20)]
+    assert [held.wished_reward for held in plans] == [3.0, 0.5, 9.0, 4.0]
+    assert [held.reward_micro for held in plans] == [3 * MICRO, 1 * MICRO, 6 * MICRO, 4 * MICRO]
+    assert [held.bound for held in plans[1:3]] == [RewardBound.RANGE_MINIMUM, RewardBound.RANGE_MAXIMUM]
+
+
 def test_without_a_game_everybody_able_trains_for_nothing() -> None:
     participants = [*crowd(1.0, 50.0), *crowd(1.0, set_aside=True)]
     result = plan(participants, policy=RewardPolicy.NONE)
@@ -236,6 +246,11 @@ def test_planning_is_a_pure_function_of_its_arguments() -> None:
         ({"min_share": 7.0}, "min_share"),
         ({"rho_min": 0.6}, "rho_min"),
         ({"policy": RewardPolicy.FIXED, "fixed_reward": -5.0}, "fixed_reward"),
+        ({"policy": RewardPolicy.FIXED, "fixed_reward": 1.0, "reward_schedule": (1.0,) * 20}, "fixed_reward"),
+        ({"reward_schedule": (1.0,) * 20}, "fixed_reward"),
+        ({"policy": RewardPolicy.FIXED, "reward_schedule": (1.0,) * 19}, "reward_schedule"),
+        ({"policy": RewardPolicy.FIXED, "reward_schedule": (*[1.0] * 19, -1.0)}, "reward_schedule"),
+        ({"policy": RewardPolicy.OWN}, "own_reward"),
     ],
 )
 def test_contradictory_rules_are_refused(changes: dict[str, Any], name: str) -> None:

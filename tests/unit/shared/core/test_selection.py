@@ -11,6 +11,7 @@ from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.label_union import EXACT_UP_TO, nearest_union, union_distance
 from qidpfl_shared.core.selection import (
     All,
+    Random,
     SelectionStatus,
     Shortfall,
     Threshold,
@@ -90,18 +91,18 @@ def test_too_few_fail_or_are_filled_up_with_the_nearest_as_the_caller_says() -> 
 
 
 @pytest.mark.parametrize("shortfall", Shortfall)
-@pytest.mark.parametrize("rule", [Threshold(2.0), All(), Union(2)])
+@pytest.mark.parametrize("rule", [Threshold(2.0), All(), Union(2), Random(2, 0)])
 @pytest.mark.parametrize("table", [[], [[0, 0, 0, 0]], [[1, 1, 1, 1]], [[1, 1, 1, 1], [0, 0, 0, 0]]])
 def test_fewer_clients_with_records_than_the_minimum_are_a_status(
-    table: list[list[int]], rule: Threshold | All | Union, shortfall: Shortfall
+    table: list[list[int]], rule: Threshold | All | Union | Random, shortfall: Shortfall
 ) -> None:
     result = select(rule=rule, histograms=table, reference=UNIFORM, min_clients=2, shortfall=shortfall)
     assert result.status is SelectionStatus.TOO_FEW_CLIENTS
     assert result.selected.tolist() == [False] * len(table)
 
 
-@pytest.mark.parametrize("rule", [Threshold(2.0), All(), Union(2)])
-def test_two_clients_with_records_are_enough_for_two(rule: Threshold | All | Union) -> None:
+@pytest.mark.parametrize("rule", [Threshold(2.0), All(), Union(2), Random(2, 0)])
+def test_two_clients_with_records_are_enough_for_two(rule: Threshold | All | Union | Random) -> None:
     table = [[1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 1, 1]]
     result = select(rule=rule, histograms=table, reference=UNIFORM, min_clients=2)
     assert result.selected.tolist() == [True, False, True]
@@ -155,6 +156,38 @@ def test_a_large_union_cannot_be_improved_by_one_step() -> None:
         if exchange and neighbour.sum() >= 5:
             assert union_distance(table[neighbour].sum(axis=0), reference) >= best - 1e-9
     assert best <= union_distance(table.sum(axis=0), reference)
+
+
+@given(tables(least=1), st.integers(1, 9), st.integers(0, 2**32 - 1))
+def test_a_blind_choice_keeps_as_many_as_it_says_or_all_that_there_are(
+    table: np.ndarray, count: int, seed: int
+) -> None:
+    result = select(rule=Random(count, seed), histograms=table, reference=UNIFORM, min_clients=1)
+    assert result.selected.sum() == min(count, len(table))
+    assert not result.filled_up.any()
+
+
+def test_a_blind_choice_is_that_of_its_seed_whatever_the_labels() -> None:
+    near, far = [[5, 5, 5, 5]] * 10, [[n + 1, 0, 0, 0] for n in range(10)]
+    chosen = select(rule=Random(4, 7), histograms=near, reference=UNIFORM, min_clients=4).selected
+    assert np.flatnonzero(chosen).tolist() == sorted(np.random.RandomState(7).permutation(10)[:4].tolist())
+    assert (select(rule=Random(4, 7), histograms=far, reference=UNIFORM, min_clients=4).selected == chosen).all()
+
+
+def test_blind_choices_of_many_seeds_keep_everybody_equally_often() -> None:
+    table = [[5, 5, 5, 5], [20, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [9, 9, 9, 9]]
+    rules = [Random(2, seed) for seed in range(2000)]
+    draws = [select(rule=rule, histograms=table, reference=UNIFORM, min_clients=2).selected for rule in rules]
+    kept = np.sum(draws, axis=0)
+    # Two of the four with records: 1000 each, with a standard deviation of 22.
+    assert kept[3] == 0
+    assert np.abs(np.delete(kept, 3) - 1000).max() < 110
+
+
+@pytest.mark.parametrize(("clients", "seed"), [(0, 1), (-1, 1), (1.5, 1), (2, -1), (2, 2**32), (2, True)])
+def test_an_impossible_blind_choice_is_refused(clients: int, seed: int) -> None:
+    with pytest.raises(ImpossibleArgument):
+        Random(clients, seed)
 
 
 def test_references_are_distributions() -> None:

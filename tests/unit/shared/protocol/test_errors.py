@@ -42,6 +42,7 @@ PUBLISHED = {
     "unsupported_media_type": 415,
     "invalid_request": 422,
     "unknown_preset": 422,
+    "rules_not_loaded": 422,
     "reward_range_required": 422,
     "reward_required": 422,
     "paid_without_noise": 422,

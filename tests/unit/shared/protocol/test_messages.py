@@ -39,6 +39,7 @@ from qidpfl_shared.protocol.messages import (
     RoundOffer,
     RoundResult,
     RoundState,
+    RoundTiming,
     SelectionVerdict,
     SpendState,
     TaskState,
@@ -106,6 +107,8 @@ SUMMARY = TaskSummary(
     paid_micro=30_000_000,
 )
 VIEW = TaskView(**dict(SUMMARY), spec=preset("digits"), spec_digest=preset("digits").digest)
+TIMING = RoundTiming(opened_at=NOON, settled_at=NOON, settlement_s=0.02, evaluation_s=0.4)
+
 EXAMPLES: tuple[Message, ...] = (
     SUMMARY,
     VIEW,
@@ -149,9 +152,11 @@ EXAMPLES: tuple[Message, ...] = (
         model_digest=DIGEST,
         accuracy=0.86,
         loss=0.47,
+        timing=TIMING,
         own=RESULT,
         clients=(RESULT, RESULT),
     ),
+    TIMING,
     ENTRY,
     Ledger(client_id="c-1", entries=(ENTRY,), spent_rho=0.001, epsilon=0.1573, delta=1e-5, earned_micro=904_376),
     ModelInfo(version=0, digest=DIGEST, dimension=7850, byte_length=31_400),

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.money import MAX_MICRO
 from qidpfl_shared.core.planning import Participant, RewardBound, RoundPlan, plan_round
 from qidpfl_shared.core.privacy import mechanisms as core
 from qidpfl_shared.core.reward import RewardPolicy, RewardRange, Weighting
-from qidpfl_shared.core.selection import All, Threshold, Union
+from qidpfl_shared.core.selection import All, Own, Random, Threshold, Union
 from qidpfl_shared.protocol.fields import MAX_DIMENSION
 from qidpfl_shared.protocol.presets import PRESETS
 from qidpfl_shared.protocol.tasks import PartitionKind, TaskSpec
@@ -53,6 +54,7 @@ PAYING: dict[str, Json] = {
     "max": {"reward_range": RANGE},
     "random": {"reward_range": RANGE},
     "fixed": {"fixed_reward_micro": 5},
+    "own": {"own_rules": "mine"},
 }
 
 
@@ -140,6 +142,72 @@ def test_no_other_policy_takes_a_fixed_reward(read: Reader, policy: str) -> None
 def test_policy_none_takes_no_fixed_reward(read: Reader) -> None:
     changes = {"game.policy": "none", "privacy.noise": False, "game.fixed_reward_micro": 0}
     assert codes_of(read, task(changes)) == ["reward_required"]
+
+
+def test_policy_fixed_takes_a_schedule_instead_of_one_reward(read: Reader) -> None:
+    schedule = {"game.policy": "fixed", "game.reward_schedule_micro": [7] * 20}
+    assert read(task(schedule)).game.reward_schedule_micro == (7,) * 20
+    assert codes_of(read, task(schedule | {"game.fixed_reward_micro": 5})) == ["reward_required"]
+    assert codes_of(read, task(schedule | {"game.policy": "optimal"})) == ["reward_required"]
+    unpaid = {"game.policy": "none", "privacy.noise": False}
+    assert codes_of(read, task(schedule | unpaid)) == ["reward_required"]
+
+
+@pytest.mark.parametrize("rounds", [0, 19, 21])
+def test_a_schedule_has_one_reward_for_every_round(read: Reader, rounds: int) -> None:
+    changes = {"game.policy": "fixed", "game.reward_schedule_micro": [7] * rounds}
+    assert codes_of(read, task(changes)) == ["inconsistent_spec"]
+
+
+@pytest.mark.parametrize("reward", [-1, 1.5, "1", None, True, MAX_MICRO + 1])
+def test_every_reward_of_a_schedule_is_money(read: Reader, reward: object) -> None:
+    changes = {"game.policy": "fixed", "game.reward_schedule_micro": [*[7] * 19, reward]}
+    assert len(codes_of(read, task(changes))) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"game.policy": "own"},
+        {"game.own_rules": "mine"},
+        {"selection.rule": "own"},
+        {"selection.own_rules": "mine"},
+        {"selection.rule": "random", "selection.own_rules": "mine", "selection.random_clients": 3, "selection.seed": 1},
+    ],
+    ids=str,
+)
+def test_own_rules_are_named_where_they_are_used_and_only_there(read: Reader, changes: Json) -> None:
+    assert codes_of(read, task(changes)) == ["inconsistent_spec"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"selection.rule": "random"},
+        {"selection.rule": "random", "selection.random_clients": 3},
+        {"selection.rule": "random", "selection.seed": 3},
+        {"selection.random_clients": 3},
+        {"selection.seed": 0},
+        {"selection.rule": "random", "selection.seed": 3, "selection.random_clients": 2},
+    ],
+    ids=str,
+)
+def test_a_blind_choice_needs_a_seed_and_at_least_the_smallest_number_of_clients(read: Reader, changes: Json) -> None:
+    assert codes_of(read, task(changes)) == ["inconsistent_spec"]
+
+
+@pytest.mark.parametrize(
+    "selection", [{"rule": "random", "random_clients": 3, "seed": 0}, {"rule": "own", "own_rules": "mine"}], ids=str
+)
+def test_rules_that_look_at_all_clients_together_take_no_late_joiners(read: Reader, selection: Json) -> None:
+    assert codes_of(read, task({"selection": selection})) == []
+    assert codes_of(read, task({"selection": selection, "rounds.late_joiners": True})) == ["inconsistent_spec"]
+
+
+def test_fields_that_tasks_did_not_have_once_leave_no_trace_where_they_are_not_used() -> None:
+    sections = TaskSpec.model_validate(TASK).model_dump(mode="json")
+    assert not {"random_clients", "seed", "own_rules"} & sections["selection"].keys()
+    assert not {"reward_schedule_micro", "own_rules"} & sections["game"].keys()
 
 
 @pytest.mark.parametrize(("policy", "needs"), PAYING.items())
@@ -255,6 +323,14 @@ def test_a_reference_weight_has_an_upper_bound(read: Reader, weight: float) -> N
         pytest.param(
             {"game.policy": "fixed", "game.fixed_reward_micro": 6, "bounds.reward_max_micro": 5}, id="fixed reward"
         ),
+        pytest.param(
+            {
+                "game.policy": "fixed",
+                "game.reward_schedule_micro": [*[5] * 19, 6],
+                "bounds.reward_max_micro": 5,
+            },
+            id="scheduled reward",
+        ),
         pytest.param({"bounds.privacy_value_min": 2.0, "bounds.privacy_value_max": 1.0}, id="privacy values"),
         pytest.param({"bounds.reward_max_micro": 2, "bounds.reward_total_micro": 1}, id="rewards"),
         pytest.param({"rounds.min_clients": 3, "rounds.min_updates": 4}, id="minima"),
@@ -273,6 +349,10 @@ def test_bounds_that_exclude_each_other_are_inconsistent(read: Reader, contradic
         pytest.param({"bounds.rho_max": 1e-6}, id="the default of the least budget"),
         pytest.param(
             {"game.policy": "fixed", "game.fixed_reward_micro": 5, "bounds.reward_max_micro": 5}, id="fixed reward"
+        ),
+        pytest.param(
+            {"game.policy": "fixed", "game.reward_schedule_micro": [5] * 20, "bounds.reward_max_micro": 5},
+            id="scheduled reward",
         ),
         pytest.param({"bounds.privacy_value_min": 1.0, "bounds.privacy_value_max": 1.0}, id="privacy values"),
         pytest.param({"bounds.reward_max_micro": 1, "bounds.reward_total_micro": 1}, id="rewards"),
@@ -339,6 +419,22 @@ def test_any_clients_of_the_partition_may_hold_two_labels(read: Reader, ordinals
     partition = PARTITIONS["quality_mix"] | {"two_class_ordinals": ordinals}
     spec = read(task({"workload.partition": partition}))
     assert spec.workload.partition is not None and spec.workload.partition.two_class_ordinals == tuple(ordinals)
+
+
+@pytest.mark.parametrize("field", ["training_records", "validation_records"])
+def test_portions_of_the_records_belong_to_a_testbed(read: Reader, field: str) -> None:
+    portion = {f"workload.{field}": 50}
+    assert codes_of(read, task(portion)) == ["inconsistent_spec"]
+    assert codes_of(read, task(portion | {"workload.partition": PARTITIONS["iid"]})) == []
+    for count in (0, -1, 1.0, True):
+        refused = {f"workload.{field}": count, "workload.partition": PARTITIONS["iid"]}
+        assert len(codes_of(read, task(refused))) == 1
+
+
+@pytest.mark.parametrize(("records", "codes"), [(4, ["inconsistent_spec"]), (5, [])])
+def test_nobody_is_left_without_a_record_to_train_on(read: Reader, records: int, codes: list[str]) -> None:
+    spec = task({"workload.partition": PARTITIONS["iid"], "workload.training_records": records})
+    assert codes_of(read, spec) == codes
 
 
 @pytest.mark.parametrize(
@@ -816,6 +912,19 @@ def test_the_digest_does_not_depend_on_the_decimal_point() -> None:
     assert TaskSpec.model_validate(task({"game.privacy_weight": 30})).digest == TaskSpec.model_validate(TASK).digest
 
 
+def test_a_task_without_portions_has_the_digest_that_it_had_before_there_were_any() -> None:
+    """Stores and journals hold digests of such specs."""
+    workload = TaskSpec.model_validate(TASK).model_dump(mode="json")["workload"]
+    assert workload == TASK["workload"] | {"partition": None}
+
+
+@pytest.mark.parametrize("field", ["training_records", "validation_records"])
+def test_the_digest_depends_on_the_portions_of_the_records(field: str) -> None:
+    testbed = {"workload.partition": PARTITIONS["iid"]}
+    digests = {TaskSpec.model_validate(task(testbed | {f"workload.{field}": n})).digest for n in (None, 50, 51)}
+    assert len(digests) == 3
+
+
 def test_the_digest_depends_on_the_order_of_tensors() -> None:
     swapped = task({"layout.tensors": TASK["layout"]["tensors"][::-1]})
     assert TaskSpec.model_validate(swapped).digest != TaskSpec.model_validate(TASK).digest
@@ -884,6 +993,27 @@ def test_money_reaches_the_core_in_whole_units() -> None:
 def test_a_fixed_reward_reaches_the_core_in_whole_units() -> None:
     changes = {"game.policy": "fixed", "game.fixed_reward_micro": 2_500_000}
     assert TaskSpec.model_validate(task(changes)).round_rules().fixed_reward == 2.5
+
+
+def test_a_schedule_reaches_the_core_in_whole_units() -> None:
+    changes = {"game.policy": "fixed", "game.horizon": 2, "game.reward_schedule_micro": [2_500_000, 0]}
+    rules = TaskSpec.model_validate(task(changes)).round_rules()
+    assert (rules.fixed_reward, rules.reward_schedule) == (None, (2.5, 0.0))
+
+
+def test_a_blind_choice_reaches_the_core() -> None:
+    spec = TaskSpec.model_validate(task({"selection": {"rule": "random", "random_clients": 4, "seed": 9}}))
+    assert spec.selection_rule() == Random(clients=4, seed=9)
+
+
+def test_a_rule_of_ones_own_is_not_in_the_spec_but_given() -> None:
+    def nobody(question: object) -> list[bool]:
+        return []
+
+    spec = TaskSpec.model_validate(task({"selection": {"rule": "own", "own_rules": "mine"}}))
+    assert spec.selection_rule(nobody) == Own(nobody)
+    with pytest.raises(ImpossibleArgument, match="own_select"):
+        spec.selection_rule()
 
 
 def test_without_a_range_every_reward_is_admissible() -> None:

@@ -1,0 +1,174 @@
+"""The commands: run, calibrate, tune, report and list."""
+
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import stamina.instrumentation
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from . import options
+from .calibration import Calibration
+from .folder import ResultsFolder, read_config
+from .methods import METHODS, methods_named
+from .options import asking, guarded, names
+from .own_methods import own_method
+from .report import About, write_report
+from .running import running
+from .runs import Comparison, run_calibrations, run_tuning
+from .settings import SETTINGS, read_settings
+from .tables import Tables, read_tables
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="The paper's experiments on live services: a coordinator, fleets of clients, real HTTP.",
+)
+
+
+@app.command("run")
+@guarded
+@asking
+def run_command(
+    asked: options.Request,
+    methods: Annotated[str, typer.Option(help="all, or names between commas (see list)")] = "all",
+    own: Annotated[
+        list[Path] | None, typer.Option(help="a Python file with rules of your own, as a further method; repeatable")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="how many repetitions: seeds 0, 1, …")] = 5,
+) -> None:
+    """Run methods on partitions of a data set, and write tables, figures, claims and a report.
+
+    Interrupted or killed, the same command goes on: finished cells are not run again. Ends with 1 if a cell failed.
+    """
+    chosen = (*methods_named(names(methods)), *(own_method(path) for path in own or ()))
+    folder = ResultsFolder(asked.out, asked.setup, reproducible=asked.reproducible)
+    with running(asked, folder, rules=tuple(own or ())) as (runner, planner):
+        calibrations: dict[str, Calibration] = {}
+        if any(method.noise for method in chosen):
+            calibrations = run_calibrations(runner, planner)
+        comparison = Comparison(
+            runner=runner, planner=planner, methods=chosen, seeds=range(seeds), calibrations=calibrations
+        )
+        results = comparison.run()
+        folder.write(calibrations.values())
+    _report(asked.out)
+    failures = [result.cell for result in results if not result.finished]
+    if failures:
+        raise options.CellsFailed(f"{len(failures)} of {len(results)} cells failed; they are named in the report")
+
+
+@app.command("calibrate")
+@guarded
+@asking
+def calibrate_command(asked: options.Request) -> None:
+    """Sweep rewards, fit the accuracy that a budget buys, and derive the admissible rewards.
+
+    Writes calibrated-PARTITION.json, which qidpfl-server tasks create takes as --overrides @FILE.
+    """
+    folder = ResultsFolder(asked.out, asked.setup, reproducible=asked.reproducible)
+    with running(asked, folder) as (runner, planner):
+        calibrations = run_calibrations(runner, planner)
+        folder.write(calibrations.values())
+    for calibration in calibrations.values():
+        fit = calibration.fit
+        print(f"{fit.partition}: {calibration.statement}")
+        if calibration.admissible is not None:
+            print(f"{fit.partition}: overrides in {folder.overrides_file(fit.partition)}")
+    _report(asked.out)
+    if any(calibration.admissible is None for calibration in calibrations.values()):
+        raise options.CellsFailed("no admissible rewards for at least one partition")
+
+
+@app.command("tune")
+@guarded
+@asking
+def tune_command(asked: options.Request) -> None:
+    """Try the learning rates of the settings with QI-DPFL, on validation records: the test set is not looked at."""
+    folder = ResultsFolder(asked.out, asked.setup, reproducible=asked.reproducible)
+    with running(asked, folder) as (runner, planner):
+        rows = run_tuning(runner, planner)
+        folder.write(tuning=rows)
+    table = Table("partition", "learning rate", "validation accuracy", box=None)
+    for row in rows:
+        table.add_row(row.partition, f"{row.learning_rate:g}", "" if row.accuracy is None else f"{row.accuracy:.4f}")
+    Console().print(table)
+    if any(row.accuracy is None for row in rows):
+        raise options.CellsFailed("at least one run failed")
+
+
+@app.command("report")
+@guarded
+def report_command(
+    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="a results folder")],
+) -> None:
+    """Write figures, claims and report again from the tables of a results folder."""
+    _report(out)
+
+
+@app.command("list")
+@guarded
+def list_command(settings: options.SettingsFile = SETTINGS) -> None:
+    """List data sets with their scales, partitions, variants and methods."""
+    known = read_settings(settings)
+    table = Table("what", "name", "about", box=None)
+    for dataset, values in known.datasets.items():
+        for scale, size in values.scales.items():
+            mark = " (default)" if scale == values.default_scale else ""
+            table.add_row("--dataset --scale", f"{dataset} {scale}{mark}", size.about)
+    for name, partition in known.partitions.items():
+        table.add_row("--partition", name, partition.about)
+    for name, variant in known.variants.items():
+        table.add_row("--variant", name, variant.about)
+    for method in METHODS:
+        table.add_row("--methods", method.name, method.about)
+    # A pipe has no width: rows are not broken there.
+    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+
+
+class Stopped(BaseException):
+    """SIGTERM or Ctrl-C: end what is being played, keep what is finished."""
+
+
+def main() -> None:
+    """Run the command line."""
+    # A retry is no news.
+    stamina.instrumentation.set_on_retry_hooks([])
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    try:
+        app()
+    except Stopped:
+        sys.exit("qidpfl-experiments: stopped; the same command goes on where it was")
+
+
+def _report(out: Path) -> Tables:
+    config = read_config(out)
+    tables = read_tables(out)
+    setup = config["setup"]
+    about = About(
+        title=f"QI-DPFL on {setup['dataset']}",
+        command="\n".join(dict.fromkeys(run["command"] for run in config["runs"])),
+        scale_note="" if setup["scale"] == "full" else f"scale {setup['scale']}: {setup['about']}",
+        settings=setup,
+        versions=config["versions"] | {"audit": "; ".join(run["audit"] for run in config["runs"])},
+    )
+    write_report(out, tables, about)
+    print(f"report: {out / 'report.html'}")
+    return tables
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    # A second signal would interrupt the leaving itself.
+    for known in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(known, signal.SIG_IGN)
+    raise Stopped
+
+
+if __name__ == "__main__":
+    main()

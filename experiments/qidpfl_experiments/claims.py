@@ -1,0 +1,258 @@
+"""The claims: what the paper says of its experiments, what a fair comparison adds, and how each is measured.
+
+A claim is one or more comparisons on the same seeds, all of which it needs. Nothing here is a result.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .methods import Method
+from .verdicts import Order, Rule
+
+# Five seeds do not resolve smaller differences in accuracy, in points.
+ACCURACY_RESOLUTION = 0.3
+# Methods are alike if their accuracies are nearer than this, in points.
+ACCURACY_MARGIN = 1.0
+# Money and model costs are exact; differences of less than this, in percent, are not worth a claim.
+MONEY_RESOLUTION = 1.0
+
+
+class Metric(StrEnum):
+    """What is compared."""
+
+    ACCURACY = "accuracy"
+    LEARNING = "mean accuracy over the rounds"
+    REWARD = "reward"
+    COST = "server cost"
+    GROWTH = "growth of the reward"
+
+    @property
+    def unit(self) -> str:
+        """In what differences are given: points of accuracy, or percent of the second method's value."""
+        return "points" if self in (Metric.ACCURACY, Metric.LEARNING) else "%"
+
+
+class Source(StrEnum):
+    """Whose claim it is."""
+
+    PAPER = "paper"
+    CONTROL = "control"
+    OURS = "ours"
+    OWN = "own"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One method against another by one measure.
+
+    Growth has no second method: it compares the last round with the first. `beyond_iid`: the effect in a Non-IID
+    partition minus the effect among IID clients.
+    """
+
+    metric: Metric
+    first: str
+    second: str = ""
+    rule: Rule
+    beyond_iid: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A claim in our words, where it is made, and the comparisons it needs."""
+
+    identifier: str
+    says: str
+    where: str
+    source: Source
+    comparisons: tuple[Comparison, ...]
+
+
+HIGHER_ACCURACY = Rule(order=Order.HIGHER, amount=ACCURACY_RESOLUTION)
+ALIKE = Rule(order=Order.ALIKE, amount=ACCURACY_MARGIN)
+LESS_MONEY = Rule(order=Order.LOWER, amount=MONEY_RESOLUTION)
+ARGMIN = Rule(
+    order=Order.LOWER,
+    amount=0.0,
+    because="QI-DPFL's reward is by definition the one with the least cost for these clients",
+)
+BELOW_MAX = Rule(
+    order=Order.LOWER, amount=0.0, because="Max pays by definition the most that any method may pay in a round"
+)
+DISCOUNT = Rule(
+    order=Order.HIGHER,
+    amount=0.0,
+    because="discounting alone makes later payments cheaper: each round the factor π^(-1/2), whatever the data",
+)
+
+
+def _compared(metric: Metric, rule: Rule, first: str, *seconds: str) -> tuple[Comparison, ...]:
+    return tuple(Comparison(metric=metric, rule=rule, first=first, second=second) for second in seconds)
+
+
+PAPER_CLAIMS = (
+    Claim(
+        identifier="selection-accuracy",
+        says="Keeping only clients near the reference makes the model more accurate than keeping everybody.",
+        where="Section V-B, Figs. 3a–6a",
+        source=Source.PAPER,
+        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "fedavg-select", "fedavg"),
+    ),
+    Claim(
+        identifier="selection-convergence",
+        says="Keeping only clients near the reference makes the model learn faster.",
+        where="Section V-B, Figs. 3a–6a",
+        source=Source.PAPER,
+        comparisons=_compared(Metric.LEARNING, HIGHER_ACCURACY, "fedavg-select", "fedavg"),
+    ),
+    Claim(
+        identifier="private-beats-fedavg",
+        says="Noise included, QI-DPFL is more accurate, and learns faster, than FedAvg without noise.",
+        where="Section V-B, Figs. 3a, 4a, 6a",
+        source=Source.PAPER,
+        comparisons=(
+            *_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl", "fedavg"),
+            *_compared(Metric.LEARNING, HIGHER_ACCURACY, "qi-dpfl", "fedavg"),
+        ),
+    ),
+    Claim(
+        identifier="beats-fedavg-dp",
+        says="QI-DPFL is more accurate than FedAvg-DP, because it selects.",
+        where="Section V-B, Figs. 3b–6b",
+        source=Source.PAPER,
+        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl", "fedavg-dp"),
+    ),
+    Claim(
+        identifier="fedavg-dp-lowest",
+        says="Of the four models FedAvg-DP is the least accurate.",
+        where="Section V-B, Figs. 3a, 4a, 6a",
+        source=Source.PAPER,
+        comparisons=tuple(
+            Comparison(metric=Metric.ACCURACY, rule=HIGHER_ACCURACY, first=first, second="fedavg-dp")
+            for first in ("fedavg", "fedavg-select", "qi-dpfl")
+        ),
+    ),
+    Claim(
+        identifier="like-fedavg-select",
+        says="Despite its noise QI-DPFL is about as accurate as FedAvg-select.",
+        where="Section V-B, Figs. 4a–6a",
+        source=Source.PAPER,
+        comparisons=_compared(Metric.ACCURACY, ALIKE, "qi-dpfl", "fedavg-select"),
+    ),
+    Claim(
+        identifier="like-max-select",
+        says="QI-DPFL is about as accurate as paying the most in every round.",
+        where="Section V-B, Figs. 3b–6b",
+        source=Source.PAPER,
+        comparisons=_compared(Metric.ACCURACY, ALIKE, "qi-dpfl", "max-select"),
+    ),
+    Claim(
+        identifier="lowest-cost",
+        says="QI-DPFL has the lowest server cost of all strategies, the clients being the same.",
+        where="Section V-B, Figs. 3c–6c",
+        source=Source.PAPER,
+        comparisons=_compared(Metric.COST, ARGMIN, "qi-dpfl", "max-select", "random-select"),
+    ),
+    Claim(
+        identifier="lowest-cost-everybody",
+        says="QI-DPFL has a lower server cost than strategies that keep everybody.",
+        where="Section V-B, Figs. 3c–6c",
+        source=Source.PAPER,
+        comparisons=_compared(Metric.COST, LESS_MONEY, "qi-dpfl", "fedavg-dp", "max", "random"),
+    ),
+    Claim(
+        identifier="less-reward-than-max",
+        says="QI-DPFL pays less than Max.",
+        where="Section V-B, Figs. 3d–6d",
+        source=Source.PAPER,
+        comparisons=_compared(Metric.REWARD, BELOW_MAX, "qi-dpfl", "max-select", "max"),
+    ),
+    Claim(
+        identifier="less-reward-than-random",
+        says="QI-DPFL pays less than Random. (This depends on the range that Random draws from.)",
+        where="Section V-B, Figs. 3d–6d",
+        source=Source.PAPER,
+        comparisons=_compared(Metric.REWARD, LESS_MONEY, "qi-dpfl", "random-select", "random"),
+    ),
+    Claim(
+        identifier="non-iid-advantage",
+        says="What QI-DPFL gains over FedAvg-DP is larger on Non-IID data than on IID data.",
+        where="Section V-B, last paragraph",
+        source=Source.PAPER,
+        comparisons=(
+            Comparison(
+                metric=Metric.ACCURACY, first="qi-dpfl", second="fedavg-dp", rule=HIGHER_ACCURACY, beyond_iid=True
+            ),
+        ),
+    ),
+    Claim(
+        identifier="reward-grows",
+        says="The reward grows over the rounds, because better data is needed towards the end.",
+        where="Section IV-A, after Theorem 2",
+        source=Source.PAPER,
+        comparisons=(Comparison(metric=Metric.GROWTH, first="qi-dpfl", rule=DISCOUNT),),
+    ),
+)
+
+OUR_CLAIMS = (
+    Claim(
+        identifier="selection-against-blind",
+        says="Clients near the reference are better than equally many that were chosen blindly.",
+        where="our control for selection-accuracy",
+        source=Source.CONTROL,
+        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "fedavg-select", "blind"),
+    ),
+    Claim(
+        identifier="qi-dpfl-against-blind",
+        says="QI-DPFL is better than the same game and money with equally many blindly chosen clients.",
+        where="our control for beats-fedavg-dp",
+        source=Source.CONTROL,
+        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl", "blind-dp"),
+    ),
+    Claim(
+        identifier="beats-fair-fedavg-dp",
+        says="QI-DPFL is more accurate than FedAvg-DP with the reward that is best for everybody.",
+        where="our control for beats-fedavg-dp",
+        source=Source.CONTROL,
+        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl", "fedavg-dp-optimal"),
+    ),
+    Claim(
+        identifier="cheaper-than-fair-fedavg-dp",
+        says="QI-DPFL has a lower server cost than FedAvg-DP with the reward that is best for everybody.",
+        where="our control for lowest-cost-everybody",
+        source=Source.CONTROL,
+        comparisons=_compared(Metric.COST, LESS_MONEY, "qi-dpfl", "fedavg-dp-optimal"),
+    ),
+    Claim(
+        identifier="union-accuracy",
+        says="Judging clients by their pooled labels, not one by one, is more accurate than QI-DPFL.",
+        where="ours",
+        source=Source.OURS,
+        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl-union", "qi-dpfl"),
+    ),
+    Claim(
+        identifier="union-reward",
+        says="Judging clients by their pooled labels costs less reward than QI-DPFL.",
+        where="ours",
+        source=Source.OURS,
+        comparisons=_compared(Metric.REWARD, LESS_MONEY, "qi-dpfl-union", "qi-dpfl"),
+    ),
+)
+
+
+def claims_about(own: Method) -> tuple[Claim, ...]:
+    """A method of one's own against QI-DPFL: in accuracy, reward and cost."""
+    wanted = (
+        ("accuracy", Metric.ACCURACY, HIGHER_ACCURACY, "is more accurate than"),
+        ("reward", Metric.REWARD, LESS_MONEY, "pays less than"),
+        ("cost", Metric.COST, LESS_MONEY, "has a lower server cost than"),
+    )
+    return tuple(
+        Claim(
+            identifier=f"{own.name}-{suffix}",
+            says=f"{own.title} {does} QI-DPFL.",
+            where="a method of one's own",
+            source=Source.OWN,
+            comparisons=_compared(metric, rule, own.name, "qi-dpfl"),
+        )
+        for suffix, metric, rule, does in wanted
+    )

@@ -1,0 +1,65 @@
+"""All figures of a results folder: the paper's, then ours, place by place."""
+
+import re
+from dataclasses import dataclass
+
+from .client_figures import budgets_and_payments, distance_and_selection, privacy_ledgers
+from .figure_style import looks, rendered
+from .our_figures import accuracy_against_money, wall_clock
+from .paper_figures import (
+    accuracy_of_models,
+    accuracy_of_strategies,
+    calibration,
+    cost_of_strategies,
+    reward_of_strategies,
+)
+from .places import Place, at, finished, places
+from .tables import Tables
+
+FIGURES = (
+    accuracy_of_models,
+    accuracy_of_strategies,
+    cost_of_strategies,
+    reward_of_strategies,
+    calibration,
+    budgets_and_payments,
+    distance_and_selection,
+    privacy_ledgers,
+    accuracy_against_money,
+    wall_clock,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A figure as the bytes of a PNG file, with its place and what is seen on it."""
+
+    place: Place
+    name: str
+    title: str
+    caption: str
+    png: bytes
+
+    @property
+    def file_name(self) -> str:
+        """Its name in a folder of figures."""
+        words = (self.place.dataset, self.place.partition, self.name)
+        return "-".join(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words) + ".png"
+
+
+def pictures(tables: Tables) -> tuple[Picture, ...]:
+    """Every figure that the finished cells allow."""
+    ended = finished(tables)
+    look = looks(cell.method for cell in ended.cells)
+    drawings = ((place, figure(at(ended, place), look)) for place in places(tables) for figure in FIGURES)
+    return tuple(
+        Picture(
+            place=place,
+            name=drawing.name,
+            title=drawing.title,
+            caption=drawing.caption,
+            png=rendered(drawing, place),
+        )
+        for place, drawing in drawings
+        if drawing is not None
+    )

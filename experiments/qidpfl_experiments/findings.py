@@ -1,0 +1,209 @@
+"""Findings: what the tables say about the claims, place by place."""
+
+import csv
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from .claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Comparison, Metric, claims_about
+from .methods import Role
+from .places import IID, Place, at, finished, method_named, methods_in, places
+from .statistics import Differences, Estimate, differences
+from .tables import CellRow, Tables
+from .verdicts import Order, Rule, Verdict, all_of, judge
+
+_COLUMNS: dict[Metric, Callable[[CellRow], float | None]] = {
+    Metric.ACCURACY: lambda cell: None if cell.accuracy is None else 100 * cell.accuracy,
+    Metric.LEARNING: lambda cell: None if cell.mean_accuracy is None else 100 * cell.mean_accuracy,
+    Metric.REWARD: lambda cell: cell.reward,
+    Metric.COST: lambda cell: cell.cost,
+}
+# Rewards are rounded to micro-units; factors that differ by less are the same.
+_SAME_FACTOR = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One comparison in one place: the effect in the unit of its measure, the verdict, and what to know about it."""
+
+    place: Place
+    comparison: Comparison
+    effect: Estimate
+    verdict: Verdict
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One claim in one place: its verdict, and the findings it rests on."""
+
+    claim: Claim
+    place: Place
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every comparison of the claim could be made."""
+        return len(self.findings) == len(self.claim.comparisons)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on all comparisons together."""
+        return all_of((finding.verdict for finding in self.findings), complete=self.is_complete)
+
+
+def outcomes(tables: Tables) -> tuple[Outcome, ...]:
+    """Every claim in every place where at least one of its comparisons was run."""
+    ended = finished(tables)
+    own = [method for method in methods_in(ended.cells) if method.role is Role.OWN]
+    claims = (*PAPER_CLAIMS, *OUR_CLAIMS, *(claim for method in own for claim in claims_about(method)))
+    found = (
+        Outcome(claim=claim, place=place, findings=_findings(claim, ended, place))
+        for claim in claims
+        for place in places(tables)
+    )
+    return tuple(outcome for outcome in found if outcome.findings)
+
+
+def _findings(claim: Claim, tables: Tables, place: Place) -> tuple[Finding, ...]:
+    made = (finding_of(comparison, tables, place) for comparison in claim.comparisons)
+    return tuple(finding for finding in made if finding is not None)
+
+
+def finding_of(comparison: Comparison, tables: Tables, place: Place) -> Finding | None:
+    """What finished cells say about a comparison in one place; None if it was not run there."""
+    if comparison.beyond_iid and place.is_iid:
+        return None
+    measured = _measured(comparison, tables, place)
+    effect = measured.estimate
+    if effect is None:
+        return None
+    verdict = judge(comparison.rule, measured.values, effect)
+    remarks = (
+        *_remarks_on_rule(comparison.rule, measured, effect, verdict),
+        *_remarks_on_clients(comparison, at(tables, place).cells),
+        *(_remarks_on_growth(at(tables, place), comparison.first) if comparison.metric is Metric.GROWTH else ()),
+        *_remarks_on_seeds(effect),
+    )
+    return Finding(place=place, comparison=comparison, effect=effect, verdict=verdict, remarks=remarks)
+
+
+def _measured(comparison: Comparison, tables: Tables, place: Place) -> Differences[int]:
+    """The effect of every seed."""
+    here = at(tables, place)
+    if comparison.metric is Metric.GROWTH:
+        rewards = _rewards(here, comparison.first)
+        last = {seed: of_rounds[-1] for seed, of_rounds in rewards.items()}
+        return differences(last, {seed: of_rounds[0] for seed, of_rounds in rewards.items()}, percent=True)
+    effects = _compared(comparison, here.cells)
+    if not comparison.beyond_iid:
+        return effects
+    among_iid = at(tables, Place(dataset=place.dataset, partition=IID))
+    return differences(effects.by_pair, _compared(comparison, among_iid.cells).by_pair)
+
+
+def _compared(comparison: Comparison, cells: Iterable[CellRow]) -> Differences[int]:
+    column = _COLUMNS[comparison.metric]
+    by_method: dict[str, dict[int, float | None]] = {comparison.first: {}, comparison.second: {}}
+    for cell in sorted(cells, key=lambda cell: cell.seed):
+        if cell.method in by_method:
+            by_method[cell.method][cell.seed] = column(cell)
+    percent = comparison.metric.unit == "%"
+    return differences(by_method[comparison.first], by_method[comparison.second], percent=percent)
+
+
+def _rewards(tables: Tables, method: str) -> dict[int, list[float]]:
+    """The rewards of the rounds, by seed, where there are at least two rounds."""
+    by_seed: dict[int, list[float]] = {}
+    for row in sorted(tables.rounds, key=lambda row: (row.seed, row.round_number)):
+        if row.method == method:
+            by_seed.setdefault(row.seed, []).append(row.reward)
+    return {seed: rewards for seed, rewards in by_seed.items() if len(rewards) > 1}
+
+
+def _remarks_on_rule(rule: Rule, measured: Differences[int], effect: Estimate, verdict: Verdict) -> Iterable[str]:
+    if verdict is Verdict.TRIVIALLY_TRUE:
+        yield f"by construction: {rule.because}"
+    sign = -1 if rule.order is Order.LOWER else 1
+    if rule.because and verdict is Verdict.DOES_NOT_HOLD:
+        against = sum(sign * value <= 0 for value in measured.values)
+        yield f"not so in {against} of {effect.n} seeds, although it ought to be by construction"
+        equal = sum(value == 0 for value in measured.values)
+        if equal:
+            yield f"exactly equal{_in_some(equal, effect.n)}, as when the range of rewards binds"
+        return
+    if effect.low is None or effect.high is None or rule.order is Order.ALIKE or rule.because:
+        return
+    if sign * effect.mean < 0 and (effect.high < 0 or effect.low > 0):
+        yield "the opposite is the case"
+    elif verdict is Verdict.DOES_NOT_HOLD and effect.low * effect.high > 0:
+        yield "the difference is there, but smaller than the resolution"
+
+
+def _remarks_on_clients(comparison: Comparison, cells: Iterable[CellRow]) -> Iterable[str]:
+    """Whether the comparison was one at all: selections that keep everybody, and models that are the same."""
+    of = {(cell.method, cell.seed): cell for cell in cells}
+    seeds = [seed for method, seed in of if method == comparison.first and (comparison.second, seed) in of]
+    pairs = [(of[comparison.first, seed], of[comparison.second, seed]) for seed in seeds]
+    if method_named(comparison.first).kept is not method_named(comparison.second).kept:
+        everybody = sum(all(cell.selected == cell.clients for cell in pair) for pair in pairs)
+        if everybody:
+            yield f"selection kept everybody{_in_some(everybody, len(pairs))}"
+    same = sum(bool(one.model_digest) and one.model_digest == other.model_digest for one, other in pairs)
+    if same:
+        yield f"the same model, bit for bit{_in_some(same, len(pairs))}"
+
+
+def _in_some(count: int, total: int) -> str:
+    return "" if count == total else f" in {count} of {total} seeds"
+
+
+def _remarks_on_growth(tables: Tables, method: str) -> Iterable[str]:
+    pairs = [pair for rewards in _rewards(tables, method).values() for pair in pairwise(rewards)]
+    steps = [later / earlier for earlier, later in pairs if earlier > 0]
+    if not steps:
+        return
+    low, high = min(steps), max(steps)
+    if high - low < _SAME_FACTOR:
+        factor = sum(steps) / len(steps)
+        yield f"the same factor {factor:.4f} in every round, which is what a discount of {factor**-2:.4f} gives"
+    else:
+        yield f"from round to round the factor lies between {low:.4f} and {high:.4f}"
+
+
+def _remarks_on_seeds(effect: Estimate) -> Iterable[str]:
+    if effect.n == 1:
+        yield "one seed: no interval"
+    if effect.missing:
+        yield f"{effect.missing} {'seed' if effect.missing == 1 else 'seeds'} without a partner left out"
+
+
+def write_claims(path: Path, found: Iterable[Outcome]) -> None:
+    """Write one line per comparison."""
+    names = ("claim", "claim_verdict", "source", "where", "dataset", "partition", "measure", "first", "second", "order")
+    values = ("amount", "effect", "low", "high", "unit", "n", "missing", "verdict", "remarks")
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow((*names, *values))
+        for outcome in found:
+            for finding in outcome.findings:
+                writer.writerow((*_named(outcome, finding), *_valued(finding)))
+
+
+def _named(outcome: Outcome, finding: Finding) -> tuple[str, ...]:
+    claim, place, comparison = outcome.claim, outcome.place, finding.comparison
+    compared = (comparison.metric, comparison.first, comparison.second, comparison.rule.order)
+    return (
+        *(claim.identifier, outcome.verdict, claim.source, claim.where, place.dataset, place.partition),
+        *map(str, compared),
+    )
+
+
+def _valued(finding: Finding) -> tuple[object, ...]:
+    effect = finding.effect
+    interval = ("" if end is None else end for end in (effect.low, effect.high))
+    return (
+        *(finding.comparison.rule.amount, effect.mean, *interval, finding.comparison.metric.unit),
+        *(effect.n, effect.missing, finding.verdict, "; ".join(finding.remarks)),
+    )

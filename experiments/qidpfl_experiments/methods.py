@@ -1,0 +1,180 @@
+"""The methods that are compared: the paper's, the controls that a fair comparison needs, and ours.
+
+All of them have the same clients, local computation and start; only selection, noise and reward differ.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """Why a method is there."""
+
+    PAPER = "paper"
+    CONTROL = "control"
+    OURS = "ours"
+    OWN = "own"
+
+
+class Kept(StrEnum):
+    """Which clients are kept."""
+
+    ALL = "all"
+    THRESHOLD = "threshold"
+    UNION = "union"
+    BLIND = "blind"
+    OWN = "own"
+
+
+class Reward(StrEnum):
+    """What is paid in a round."""
+
+    NONE = "none"
+    OPTIMAL = "optimal"
+    AS_QI_DPFL = "as_qi_dpfl"
+    MAX = "max"
+    RANDOM = "random"
+    OWN = "own"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One way to run a task. `title` is how figures and tables name it; a user's own rules have a digest."""
+
+    name: str
+    title: str
+    kept: Kept
+    reward: Reward
+    role: Role
+    about: str
+    rules_digest: str = ""
+
+    @property
+    def noise(self) -> bool:
+        """Whether updates are noised: a reward buys budgets, and without one there is nothing to size noise by."""
+        return self.reward is not Reward.NONE
+
+    @property
+    def follows_qi_dpfl(self) -> bool:
+        """Whether QI-DPFL has to be run first, with the same data and seed."""
+        return self.kept is Kept.BLIND or self.reward is Reward.AS_QI_DPFL
+
+
+QI_DPFL = Method(
+    name="qi-dpfl",
+    title="QI-DPFL",
+    kept=Kept.THRESHOLD,
+    reward=Reward.OPTIMAL,
+    role=Role.PAPER,
+    about="clients near the reference, the game, noise",
+)
+
+METHODS = (
+    Method(
+        name="fedavg",
+        title="FedAvg",
+        kept=Kept.ALL,
+        reward=Reward.NONE,
+        role=Role.PAPER,
+        about="everybody, no noise, no money",
+    ),
+    Method(
+        name="fedavg-select",
+        title="FedAvg-select",
+        kept=Kept.THRESHOLD,
+        reward=Reward.NONE,
+        role=Role.PAPER,
+        about="clients near the reference, no noise, no money",
+    ),
+    Method(
+        name="fedavg-dp",
+        title="FedAvg-DP",
+        kept=Kept.ALL,
+        reward=Reward.AS_QI_DPFL,
+        role=Role.PAPER,
+        about="everybody, noise, round by round the reward that QI-DPFL pays",
+    ),
+    QI_DPFL,
+    Method(
+        name="max",
+        title="Max",
+        kept=Kept.ALL,
+        reward=Reward.MAX,
+        role=Role.PAPER,
+        about="everybody, noise, the largest admissible reward in every round",
+    ),
+    Method(
+        name="max-select",
+        title="Max-select",
+        kept=Kept.THRESHOLD,
+        reward=Reward.MAX,
+        role=Role.PAPER,
+        about="clients near the reference, noise, the largest admissible reward in every round",
+    ),
+    Method(
+        name="random",
+        title="Random",
+        kept=Kept.ALL,
+        reward=Reward.RANDOM,
+        role=Role.PAPER,
+        about="everybody, noise, a random admissible reward in every round",
+    ),
+    Method(
+        name="random-select",
+        title="Random-select",
+        kept=Kept.THRESHOLD,
+        reward=Reward.RANDOM,
+        role=Role.PAPER,
+        about="clients near the reference, noise, a random admissible reward in every round",
+    ),
+    Method(
+        name="blind",
+        title="Blind",
+        kept=Kept.BLIND,
+        reward=Reward.NONE,
+        role=Role.CONTROL,
+        about="as many clients as QI-DPFL keeps, chosen blindly; no noise, no money",
+    ),
+    Method(
+        name="blind-dp",
+        title="Blind-DP",
+        kept=Kept.BLIND,
+        reward=Reward.AS_QI_DPFL,
+        role=Role.CONTROL,
+        about="as many clients as QI-DPFL keeps, chosen blindly; noise, and the reward that QI-DPFL pays",
+    ),
+    Method(
+        name="fedavg-dp-optimal",
+        title="FedAvg-DP (own reward)",
+        kept=Kept.ALL,
+        reward=Reward.OPTIMAL,
+        role=Role.CONTROL,
+        about="everybody, noise, the reward that is optimal for everybody",
+    ),
+    Method(
+        name="qi-dpfl-union",
+        title="QI-DPFL (union)",
+        kept=Kept.UNION,
+        reward=Reward.OPTIMAL,
+        role=Role.OURS,
+        about="the clients whose pooled labels are nearest to the reference, the game, noise",
+    ),
+)
+BY_NAME = {method.name: method for method in METHODS}
+
+
+class UnknownMethod(ValueError):
+    """There is no method of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no method {name!r}; there are all, {', '.join(BY_NAME)}")
+
+
+def methods_named(names: Iterable[str]) -> tuple[Method, ...]:
+    """The methods of these names, in our order; `all` stands for all of them."""
+    wanted = set(names)
+    unknown = sorted(wanted - BY_NAME.keys() - {"all"})
+    if unknown:
+        raise UnknownMethod(unknown[0])
+    return tuple(method for method in METHODS if "all" in wanted or method.name in wanted)

@@ -1,0 +1,272 @@
+"""The paper's figures: accuracy of the models, and accuracy, cost and reward of the strategies, round by round.
+
+Every figure has the rounds at the left and, at the right, what came of all of them, method by method.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+from qidpfl_shared.core.forecast import AccuracyCurve
+
+from . import wording
+from .figure_style import BLUE, GREEN, VERMILION, Drawing, Lines, Looks, dots, focus, line
+from .methods import QI_DPFL, Method, Role
+from .places import methods_in
+from .statistics import Estimate, estimate, per_round
+from .tables import CellRow, FitRow, RoundRow, Tables
+
+MODELS = ("fedavg", "fedavg-select", "fedavg-dp", "qi-dpfl")
+STRATEGIES = ("qi-dpfl", "max", "max-select", "random", "random-select", "fedavg-dp")
+
+Row = TypeVar("Row", CellRow, RoundRow)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measure:
+    """What a figure over the rounds shows: per round, and over the whole task."""
+
+    label: str
+    whole_label: str
+    of_round: Callable[[RoundRow], float | None]
+    of_cell: Callable[[CellRow], float | None]
+    floor: float = -math.inf
+    ceiling: float = math.inf
+    digits: int | None = None
+    unit: str = ""
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value
+
+
+_ACCURACY = _Measure(
+    label="accuracy in %",
+    whole_label="last round, in %",
+    of_round=lambda row: _percent(row.accuracy),
+    of_cell=lambda cell: _percent(cell.accuracy),
+    floor=0,
+    ceiling=100,
+    digits=2,
+    unit="%",
+)
+_COST = _Measure(
+    label="server cost of the round",
+    whole_label="all rounds",
+    of_round=lambda row: row.cost,
+    of_cell=lambda cell: cell.cost,
+)
+_REWARD = _Measure(
+    label="reward of the round",
+    whole_label="all rounds",
+    of_round=lambda row: row.reward,
+    of_cell=lambda cell: cell.reward,
+    floor=0,
+)
+
+
+def accuracy_of_models(tables: Tables, looks: Looks) -> Drawing | None:
+    """Selection and noise, each with and without the other (Figs. 3a–6a)."""
+    return _over_rounds(
+        tables,
+        looks,
+        methods=_shown(tables, MODELS, own=False),
+        measure=_ACCURACY,
+        name="accuracy-models",
+        title="Accuracy of the four models",
+        about="Accuracy after each round on the reported half of the test records.",
+    )
+
+
+def accuracy_of_strategies(tables: Tables, looks: Looks) -> Drawing | None:
+    """The accuracy that each way to pay buys (Figs. 3b–6b)."""
+    return _over_rounds(
+        tables,
+        looks,
+        methods=_shown(tables, STRATEGIES),
+        measure=_ACCURACY,
+        name="accuracy-strategies",
+        title="Accuracy of the strategies",
+        about="Accuracy after each round on the reported half of the test records.",
+    )
+
+
+def cost_of_strategies(tables: Tables, looks: Looks) -> Drawing | None:
+    """The server cost of each way to pay (Figs. 3c–6c)."""
+    return _over_rounds(
+        tables,
+        looks,
+        methods=_shown(tables, STRATEGIES),
+        measure=_COST,
+        name="cost-strategies",
+        title="Server cost of the strategies",
+        about="The cost that the paper's model gives each round (a bound on the loss, and money): not measured.",
+    )
+
+
+def reward_of_strategies(tables: Tables, looks: Looks) -> Drawing | None:
+    """The money of each way to pay (Figs. 3d–6d)."""
+    return _over_rounds(
+        tables,
+        looks,
+        methods=_shown(tables, STRATEGIES),
+        measure=_REWARD,
+        name="reward-strategies",
+        title="Reward of the strategies",
+        about="What all clients of a round together can earn. FedAvg-DP pays what QI-DPFL pays.",
+    )
+
+
+def _shown(tables: Tables, names: Sequence[str], *, own: bool = True) -> tuple[Method, ...]:
+    found = methods_in(tables.cells)
+    return tuple(method for method in found if method.name in names or (own and method.role is Role.OWN))
+
+
+def _over_rounds(
+    tables: Tables,
+    looks: Looks,
+    *,
+    methods: Sequence[Method],
+    measure: _Measure,
+    name: str,
+    title: str,
+    about: str,
+) -> Drawing | None:
+    lines = [(method, per_round(_of(tables.rounds, method), measure.of_round)) for method in methods]
+    lines = [(method, points) for method, points in lines if points]
+    totals = [(method, estimate(measure.of_cell(cell) for cell in _of(tables.cells, method))) for method, _ in lines]
+    whole = [(method, found) for method, found in totals if found is not None]
+    if not lines or not whole:
+        return None
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(7.4, 3.3), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(2.1, 1))
+        _rounds(left, lines, looks, measure)
+        dots(right, whole, looks)
+        right.set_xlabel(measure.whole_label)
+        right.xaxis.set_major_locator(MaxNLocator(4))
+        return figure
+
+    return Drawing(name=name, title=title, caption=f"{about} {_seen(whole, measure)}", draw=draw)
+
+
+def _of(rows: Sequence[Row], method: Method) -> list[Row]:
+    return [row for row in rows if row.method == method.name]
+
+
+def _rounds(axes: Axes, lines: Lines, looks: Looks, measure: _Measure) -> None:
+    for turn, (method, points) in enumerate(lines):
+        line(axes, looks[method.name], points, turn=turn)
+    focus(axes, [points for _, points in lines], floor=measure.floor, ceiling=measure.ceiling)
+    axes.set_xlabel("round")
+    axes.set_ylabel(measure.label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.margins(x=0.02)
+
+
+def _seen(whole: Sequence[tuple[Method, Estimate]], measure: _Measure) -> str:
+    """The end of the story in words: all methods if they are few, or QI-DPFL and the extremes."""
+    named = [("", one) for one in whole]
+    if len(whole) > len(MODELS):
+        ranked = sorted(whole, key=lambda one: one[1].mean)
+        extremes = [("the lowest is ", ranked[0]), ("the highest is ", ranked[-1])]
+        between = [("", one) for one in ranked[1:-1] if one[0].name == QI_DPFL.name]
+        named = [*between, *extremes]
+    values = "; ".join(
+        f"{rank}{method.title}, {wording.mean(found, digits=measure.digits, unit=measure.unit)}"
+        for rank, (method, found) in named
+    )
+    seeds = [found.n for _, found in whole]
+    bands = f"Bands and bars are 95 % intervals over {_range(seeds)} seeds."
+    if max(seeds) == 1:
+        bands = "One seed, so there are no bands."
+    return f"At the right, {measure.whole_label.removesuffix(', in %')}: {values}. {bands}"
+
+
+def _range(seeds: Sequence[int]) -> str:
+    return str(seeds[0]) if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
+
+
+def calibration(tables: Tables, looks: Looks) -> Drawing | None:
+    """The accuracy that a total budget buys, the fitted curve, and the rewards it admits (Fig. 2)."""
+    if not tables.calibration:
+        return None
+    fit = tables.fits[0] if tables.fits else None
+    curve = curve_of(fit)
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(7.4, 3.3), layout="constrained")
+        axes = figure.subplots()
+        rows = tables.calibration
+        axes.scatter(
+            [row.total for row in rows],
+            [100 * row.accuracy for row in rows],
+            color=BLUE,
+            s=18,
+            alpha=0.7,
+            linewidth=0,
+            label="one run each",
+        )
+        if fit is not None and curve is not None:
+            _curve(axes, curve)
+            _admissible(axes, fit, curve)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(lambda total, _: f"{total:g}")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel("total budget of a round, ∑ρ")
+        axes.set_ylabel("validation accuracy in %")
+        axes.legend(loc="lower right")
+        return figure
+
+    return Drawing(name="calibration", title="Calibration", caption=_calibration_caption(tables, fit), draw=draw)
+
+
+def curve_of(fit: FitRow | None) -> AccuracyCurve | None:
+    """The fitted curve, with the range of budgets it speaks of."""
+    if fit is None or fit.ceiling is None or fit.drop is None or fit.rate is None:
+        return None
+    return AccuracyCurve(
+        ceiling=fit.ceiling, drop=fit.drop, rate=fit.rate, total_min=fit.total_min, total_max=fit.total_max
+    )
+
+
+def _curve(axes: Axes, curve: AccuracyCurve) -> None:
+    totals = np.geomspace(curve.total_min, curve.total_max, 100)
+    heights = [100 * curve.accuracy(total=float(total)) for total in totals]
+    axes.plot(totals, heights, color=VERMILION, linewidth=1.6, label="fitted curve, only where it was calibrated")
+
+
+def _admissible(axes: Axes, fit: FitRow, curve: AccuracyCurve) -> None:
+    """Shade the budgets that the admissible rewards buy."""
+    if fit.reward_min is None or fit.target is None:
+        return
+    needed = curve.needed_total(accuracy=fit.target)
+    highest = math.inf if fit.target_max is None else curve.needed_total(accuracy=fit.target_max)
+    low, high = max(needed, curve.total_min), min(highest, curve.total_max)
+    axes.axvspan(low, high, color=GREEN, alpha=0.15, linewidth=0, label=f"admissible rewards: {_rewards(fit)}")
+
+
+def _rewards(fit: FitRow) -> str:
+    low, high = wording.number(fit.reward_min), wording.number(fit.reward_max)
+    return f"{low} and more" if fit.reward_max is None else f"{low} to {high}"
+
+
+def _calibration_caption(tables: Tables, fit: FitRow | None) -> str:
+    runs = len(tables.calibration)
+    about = f"{runs} runs with the same reward in every round, judged on validation records of the training data."
+    if fit is None:
+        return f"{about} No curve was fitted."
+    if curve_of(fit) is None:
+        return f"{about} They determine no curve ({fit.status})."
+    fitted = f"The curve misses them by {wording.number(100 * fit.rmse, digits=2)} points (root mean square)."
+    if fit.reward_min is None:
+        return f"{about} {fitted} No reward is admissible ({fit.range_status})."
+    return f"{about} {fitted} Admissible are rewards of {_rewards(fit)} per round."

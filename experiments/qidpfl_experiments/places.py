@@ -1,0 +1,105 @@
+"""Places: one data set in one partition, and what the tables hold of it.
+
+Statistics, figures and claims speak of finished cells only; the others are listed as what they are.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .methods import BY_NAME, METHODS, Kept, Method, Reward, Role
+from .tables import CellRow, Key, Tables
+
+FINISHED = "finished"
+IID = "iid"
+# `dirichlet-client` is the other reading of the paper's Non-IID case.
+PAPER_PARTITIONS = frozenset({IID, "dirichlet", "dirichlet-client"})
+PAPER_DATASETS = frozenset({"mnist", "cifar10", "emnist"})
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Place:
+    """Where methods are compared."""
+
+    dataset: str
+    partition: str
+
+    @property
+    def title(self) -> str:
+        """How texts name it."""
+        return f"{self.dataset}, {self.partition}"
+
+    @property
+    def is_iid(self) -> bool:
+        """Whether the clients' records are alike."""
+        return self.partition == IID
+
+    @property
+    def is_in_paper(self) -> bool:
+        """Whether the paper has an experiment like it."""
+        return self.dataset in PAPER_DATASETS and self.partition in PAPER_PARTITIONS
+
+
+def places(tables: Tables) -> tuple[Place, ...]:
+    """Every place of the tables, in their order; IID comes first in each data set."""
+    names = (
+        *((row.dataset, row.partition) for row in tables.cells),
+        *((row.dataset, row.partition) for row in tables.calibration),
+    )
+    found = [Place(dataset=dataset, partition=partition) for dataset, partition in dict.fromkeys(names)]
+    datasets = list(dict.fromkeys(place.dataset for place in found))
+    return tuple(sorted(found, key=lambda place: (datasets.index(place.dataset), not place.is_iid)))
+
+
+def finished(tables: Tables) -> Tables:
+    """The tables without the rows of cells that did not finish."""
+    ended = {_key(cell) for cell in tables.cells if cell.state == FINISHED}
+    return Tables(
+        cells=tuple(row for row in tables.cells if _key(row) in ended),
+        rounds=tuple(row for row in tables.rounds if _key(row) in ended),
+        clients=tuple(row for row in tables.clients if _key(row) in ended),
+        calibration=tables.calibration,
+        fits=tables.fits,
+    )
+
+
+def failed(tables: Tables) -> tuple[CellRow, ...]:
+    """The cells that did not finish."""
+    return tuple(cell for cell in tables.cells if cell.state != FINISHED)
+
+
+def at(tables: Tables, place: Place) -> Tables:
+    """The rows of one place."""
+    return Tables(
+        cells=tuple(row for row in tables.cells if _is_at(row, place)),
+        rounds=tuple(row for row in tables.rounds if _is_at(row, place)),
+        clients=tuple(row for row in tables.clients if _is_at(row, place)),
+        calibration=tuple(row for row in tables.calibration if _matches(row.dataset, row.partition, place)),
+        fits=tuple(row for row in tables.fits if _matches(row.dataset, row.partition, place)),
+    )
+
+
+def method_named(name: str) -> Method:
+    """The method of this name; one that we do not have is somebody's own."""
+    own = Method(
+        name=name, title=name, kept=Kept.OWN, reward=Reward.OWN, role=Role.OWN, about="a mechanism of one's own"
+    )
+    return BY_NAME.get(name, own)
+
+
+def methods_in(rows: Iterable[Key]) -> tuple[Method, ...]:
+    """The methods of these rows: ours in our order, then one's own by name."""
+    names = {row.method for row in rows}
+    own = sorted(names - BY_NAME.keys())
+    return (*(method for method in METHODS if method.name in names), *(method_named(name) for name in own))
+
+
+def _key(row: Key) -> tuple[str, str, str, int]:
+    return row.dataset, row.partition, row.method, row.seed
+
+
+def _is_at(row: Key, place: Place) -> bool:
+    return _matches(row.dataset, row.partition, place)
+
+
+def _matches(dataset: str, partition: str, place: Place) -> bool:
+    return (dataset, partition) == (place.dataset, place.partition)

@@ -1,0 +1,116 @@
+"""From settings to cells: the task of every method, and of every run of a sweep."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qidpfl_shared.core.money import to_micro
+from qidpfl_shared.core.reward import RewardRange
+from qidpfl_shared.protocol.presets import merged
+
+from .cells import Cell, CellResult
+from .methods import Kept, Method, Reward
+from .settings import Setup
+from .tables import Key
+
+# A sweep must not be chosen by the very divisions of the data on which the methods are compared.
+SWEEP_SEED = 1_000_000
+
+
+class Unplannable(Exception):
+    """A cell cannot be run, because something that it builds on is not there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planner:
+    """Makes the cells of a run. With `reproducible`, noise comes from the seed too, and protects nothing."""
+
+    setup: Setup
+    reproducible: bool = False
+
+    def cell(
+        self, method: Method, *, partition: str, seed: int, rewards: RewardRange | None, leader: CellResult | None
+    ) -> Cell:
+        """A method on a partition with a seed; `leader` is what came of QI-DPFL there."""
+        if method.follows_qi_dpfl and (leader is None or not leader.finished):
+            raise Unplannable("QI-DPFL, whose rewards and number of clients it takes, has failed")
+        changes = merged(_selection(method, seed, leader), _game(method, seed, rewards, leader))
+        return self._cell(method.name, partition, seed, changes, rules_digest=method.rules_digest)
+
+    def unplannable(self, method: Method, *, partition: str, seed: int) -> Cell:
+        """The name and place of a cell that could not be planned."""
+        return self._cell(method.name, partition, seed, {})
+
+    def calibration_cell(self, *, partition: str, reward: float) -> Cell:
+        """One run of a calibration: the same reward in every round, judged on validation records."""
+        game = {"policy": "fixed", "fixed_reward_micro": to_micro(reward)}
+        return self._sweep_cell(partition, "calibration", f"reward-{reward:g}", {"game": game})
+
+    def tuning_cell(self, *, partition: str, learning_rate: float) -> Cell:
+        """One run of a search for the learning rate: QI-DPFL, judged on validation records."""
+        changes = {"aggregation": {"learning_rate": learning_rate}, "game": {"policy": "optimal"}}
+        return self._sweep_cell(partition, "tuning", f"rate-{learning_rate:g}", changes)
+
+    def _sweep_cell(self, partition: str, method: str, variation: str, changes: Mapping[str, Any]) -> Cell:
+        validation = {"workload": {"validation_records": self.setup.validation_records}}
+        return self._cell(method, partition, SWEEP_SEED, merged(validation, changes), variation=variation)
+
+    def _cell(
+        self,
+        method: str,
+        partition: str,
+        seed: int,
+        changes: Mapping[str, Any],
+        *,
+        variation: str = "",
+        rules_digest: str = "",
+    ) -> Cell:
+        setup = self.setup
+        divided = setup.partitions[partition].partition(clients=setup.clients, seed=seed)
+        common = {
+            "workload": {"partition": divided},
+            "rounds": {"expected_clients": setup.clients},
+            "privacy": {"lifetime_rho": None},
+        }
+        return Cell(
+            key=Key(dataset=setup.dataset, partition=partition, method=method, seed=seed),
+            scale=setup.scale,
+            preset=setup.preset,
+            overrides=merged(merged(setup.task, common), changes),
+            clients=setup.clients,
+            privacy_value=setup.privacy_value,
+            unsafe_seed=seed if self.reproducible else None,
+            variation=variation,
+            rules_digest=rules_digest,
+        )
+
+
+def _selection(method: Method, seed: int, leader: CellResult | None) -> dict[str, Any]:
+    match method.kept:
+        case Kept.BLIND:
+            assert leader is not None
+            selection = {"rule": "random", "random_clients": leader.cell.selected, "seed": seed}
+        case Kept.OWN:
+            selection = {"rule": "own", "own_rules": method.name}
+        case kept:
+            selection = {"rule": kept.value}
+    return {"selection": selection}
+
+
+def _game(method: Method, seed: int, rewards: RewardRange | None, leader: CellResult | None) -> dict[str, Any]:
+    if method.reward is Reward.NONE:
+        return {"game": {"policy": "none"}, "privacy": {"noise": False}}
+    if method.reward is Reward.AS_QI_DPFL:
+        assert leader is not None
+        schedule = [to_micro(row.reward) for row in leader.rounds]
+        return {"game": {"policy": "fixed", "reward_schedule_micro": schedule}}
+    own = {"own_rules": method.name} if method.reward is Reward.OWN else {}
+    return {"game": {"policy": method.reward.value, "seed": seed, **own, **range_overrides(rewards)}}
+
+
+def range_overrides(rewards: RewardRange | None) -> dict[str, Any]:
+    """Admissible rewards as part of a task's game."""
+    if rewards is None:
+        return {}
+    limits = {"minimum_micro": to_micro(rewards.minimum), "maximum_micro": to_micro(rewards.maximum)}
+    return {"reward_range": limits}

@@ -1,0 +1,211 @@
+"""One cell, from the creation of its task to the rows of the tables."""
+
+import math
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from qidpfl_client.errors import ClientError
+from qidpfl_client.journal import Journal
+from qidpfl_client.ledger import OwnLedger, read_ledger
+from qidpfl_shared.core.money import from_micro
+from qidpfl_shared.core.reward import aggregation_weights, noise_variance, round_cost
+from qidpfl_shared.protocol.messages import ClientSummary, RoundResult, TaskView
+from qidpfl_shared.protocol.releases import round_of
+from qidpfl_shared.protocol.tasks import TaskSpec
+
+from .cells import Cell, CellResult
+from .services import ProcessEnded
+from .tables import CellRow, ClientRow, RoundRow
+from .testbed import Testbed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """A task that has ended, as the coordinator and the clients' own journals tell it."""
+
+    cell: Cell
+    task: TaskView
+    clients: Sequence[ClientSummary]
+    rounds: Sequence[RoundResult]
+    ledgers: Mapping[int, OwnLedger]
+    model_digest: str
+
+
+def play(cell: Cell, testbed: Testbed) -> CellResult:
+    """Run a cell; what goes wrong is a result too."""
+    try:
+        return _result(_story(cell, testbed))
+    except (ClientError, ProcessEnded) as error:
+        return failed(cell, str(error))
+    finally:
+        shutil.rmtree(testbed.journals(cell.name), ignore_errors=True)
+
+
+def failed(cell: Cell, reason: str) -> CellResult:
+    """The result of a cell that came to nothing."""
+    row = CellRow(
+        **asdict(cell.key),
+        scale=cell.scale,
+        state="failed",
+        reason=" ".join(reason.split()),
+        clients=cell.clients,
+        selected=0,
+        rounds=0,
+        accuracy=None,
+        mean_accuracy=None,
+        loss=None,
+        reward=0.0,
+        paid=0.0,
+        cost=None,
+        spent_rho=None,
+        epsilon=None,
+        model_digest="",
+        wall_s=0.0,
+    )
+    return CellResult(fingerprint=cell.fingerprint, cell=row)
+
+
+def _story(cell: Cell, testbed: Testbed) -> Story:
+    # An interrupted attempt has left a task and journals behind; neither belongs to the new one.
+    shutil.rmtree(testbed.journals(cell.name), ignore_errors=True)
+    created = testbed.api.create_task(_task_name(cell, testbed), preset=cell.preset, overrides=cell.overrides)
+    testbed.play(cell.name, code=created.enrolment_codes[0], clients=cell.clients, arguments=_arguments(cell))
+    task_id = created.task.task_id
+    task = testbed.api.task(task_id)
+    ledgers = {}
+    for ordinal in range(cell.clients):
+        with Journal(testbed.journal(cell.name, ordinal), read_only=True) as journal:
+            ledgers[ordinal] = read_ledger(journal)
+    return Story(
+        cell=cell,
+        task=task,
+        clients=testbed.api.clients(task_id),
+        rounds=testbed.api.rounds(task_id),
+        ledgers=ledgers,
+        model_digest=testbed.api.models(task_id)[-1].digest,
+    )
+
+
+def _task_name(cell: Cell, testbed: Testbed) -> str:
+    taken = {task.name for task in testbed.api.tasks()}
+    names = (cell.name, *(f"{cell.name}.again-{number}" for number in range(1, len(taken) + 1)))
+    return next(name for name in names if name not in taken)
+
+
+def _arguments(cell: Cell) -> list[str]:
+    noise = [] if cell.unsafe_seed is None else ["--unsafe-seed", str(cell.unsafe_seed)]
+    return ["--seed", str(cell.key.seed), "--privacy-value", cell.privacy_value, *noise]
+
+
+def _result(story: Story) -> CellResult:
+    rounds = tuple(_round_row(story, result) for result in story.rounds)
+    clients = tuple(_client_row(story, client) for client in story.clients)
+    return CellResult(
+        fingerprint=story.cell.fingerprint, cell=_cell_row(story, rounds, clients), rounds=rounds, clients=clients
+    )
+
+
+def _cell_row(story: Story, rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) -> CellRow:
+    accuracies = [row.accuracy for row in rounds if row.accuracy is not None]
+    unprotected = any(row.spent_rho is None for row in clients)
+    costs = [row.cost for row in rounds if row.cost is not None]
+    return CellRow(
+        **asdict(story.cell.key),
+        scale=story.cell.scale,
+        state=story.task.state,
+        reason=story.task.reason or "",
+        clients=len(clients),
+        selected=sum(row.selected for row in clients),
+        rounds=len(rounds),
+        accuracy=rounds[-1].accuracy if rounds else None,
+        mean_accuracy=math.fsum(accuracies) / len(accuracies) if accuracies else None,
+        loss=rounds[-1].loss if rounds else None,
+        reward=math.fsum(row.reward for row in rounds),
+        paid=math.fsum(row.paid for row in rounds),
+        cost=math.fsum(costs) if costs else None,
+        spent_rho=None if unprotected else max((row.spent_rho or 0.0 for row in clients), default=0.0),
+        epsilon=None if unprotected else max((row.epsilon or 0.0 for row in clients), default=0.0),
+        model_digest=story.model_digest,
+        wall_s=math.fsum(row.wall_s for row in rounds),
+    )
+
+
+def _round_row(story: Story, result: RoundResult) -> RoundRow:
+    timing = result.timing
+    assert timing is not None and timing.settled_at is not None
+    wall = (timing.settled_at - timing.opened_at).total_seconds()
+    training = _training_s(story.ledgers.values())[result.round_number]
+    settlement, evaluation = timing.settlement_s or 0.0, timing.evaluation_s or 0.0
+    return RoundRow(
+        **asdict(story.cell.key),
+        round_number=result.round_number,
+        accuracy=result.accuracy,
+        loss=result.loss,
+        reward=from_micro(result.reward_micro),
+        paid=from_micro(result.paid_micro),
+        cost=_cost(story.task.spec, story.clients, result),
+        total=result.total,
+        declared_total=result.declared_total or 0.0,
+        updates=result.updates,
+        wall_s=wall,
+        training_s=training,
+        http_s=max(0.0, wall - training - settlement - evaluation),
+        settlement_s=settlement,
+        evaluation_s=evaluation,
+    )
+
+
+def _training_s(ledgers: Iterable[OwnLedger]) -> defaultdict[int, float]:
+    """The seconds that all clients together trained for each round: a fleet trains one after the other."""
+    seconds: defaultdict[int, float] = defaultdict(float)
+    for ledger in ledgers:
+        for entry in ledger.entries:
+            number = round_of(entry.release)
+            if number is not None:
+                seconds[number] += entry.training_s or 0.0
+    return seconds
+
+
+def _cost(spec: TaskSpec, clients: Sequence[ClientSummary], result: RoundResult) -> float | None:
+    """The server's cost of a round with the budgets that were really declared; None where nobody is paid."""
+    sizes = {client.ordinal: client.size or 1 for client in clients}
+    counted = [part for part in result.clients or () if part.accepted and part.rho > 0]
+    if not counted:
+        return None
+    mechanism = spec.privacy.mechanism.build()
+    budgets = [part.rho for part in counted]
+    scales = [mechanism.noise_scale(size=sizes[part.ordinal]) for part in counted]
+    weights = aggregation_weights(
+        weighting=spec.aggregation.weighting,
+        budgets=budgets,
+        sizes=[sizes[part.ordinal] for part in counted],
+        noise_scales=scales,
+    )
+    return round_cost(
+        cost_model=spec.cost_model(),
+        round_number=result.round_number,
+        reward=from_micro(result.reward_micro),
+        noise_variance=noise_variance(weights=weights, budgets=budgets, noise_scales=scales),
+    )
+
+
+def _client_row(story: Story, client: ClientSummary) -> ClientRow:
+    ledger = story.ledgers[client.ordinal]
+    parts = [part for result in story.rounds for part in result.clients or () if part.ordinal == client.ordinal]
+    delivered = [part.rho for part in parts if part.delivered]
+    protected = math.isfinite(ledger.spent_rho)
+    return ClientRow(
+        **asdict(story.cell.key),
+        ordinal=client.ordinal,
+        size=client.size or 0,
+        privacy_value=client.privacy_value or 0.0,
+        label_distance=client.label_distance or 0.0,
+        selected=client.state == "selected",
+        updates=len(delivered),
+        mean_rho=math.fsum(delivered) / len(delivered) if delivered else 0.0,
+        spent_rho=ledger.spent_rho if protected else None,
+        epsilon=ledger.epsilon if protected else None,
+        earned=from_micro(ledger.earned_micro),
+    )

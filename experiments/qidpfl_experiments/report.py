@@ -1,0 +1,137 @@
+"""The report of a results folder: figures, one HTML page that needs nothing else, a README, and the claims as CSV."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from . import wording
+from .claims import Claim
+from .figures import Picture, pictures
+from .findings import Outcome, outcomes, write_claims
+from .places import Place, at, failed, finished, places
+from .remarks import remarks_on
+from .summary import PARTS, SummaryRow, TimeRow, summary, times
+from .tables import Tables
+from .verdicts import Verdict
+
+FIGURES_FOLDER = "figures"
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What was run. `scale_note` says what is smaller than in the paper; empty: nothing is."""
+
+    title: str
+    command: str
+    scale_note: str = ""
+    settings: Mapping[str, object] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """Everything about one place."""
+
+    place: Place
+    summary: tuple[SummaryRow, ...]
+    outcomes: tuple[Outcome, ...]
+    pictures: tuple[Picture, ...]
+    times: tuple[TimeRow, ...]
+
+    @property
+    def anchor(self) -> str:
+        """Its name within the page."""
+        return f"{self.place.dataset}-{self.place.partition}".replace(" ", "-")
+
+
+def write_report(folder: Path, tables: Tables, about: About) -> None:
+    """Write figures/*.png, report.html, README.md and claims.csv into the folder.
+
+    Figures that the tables no longer give are removed, so that the folder never shows two runs at once.
+    """
+    drawn, found = pictures(tables), outcomes(tables)
+    figures = folder / FIGURES_FOLDER
+    figures.mkdir(parents=True, exist_ok=True)
+    for old in figures.glob("*.png"):
+        old.unlink()
+    for picture in drawn:
+        (figures / picture.file_name).write_bytes(picture.png)
+    write_claims(folder / "claims.csv", found)
+    values = _values(tables, about, drawn, found)
+    environment = _environment()
+    for name, template in (("report.html", "report.html.jinja"), ("README.md", "readme.md.jinja")):
+        (folder / name).write_text(environment.get_template(template).render(values), encoding="utf-8")
+
+
+def _values(tables: Tables, about: About, drawn: tuple[Picture, ...], found: tuple[Outcome, ...]) -> dict[str, Any]:
+    ended = finished(tables)
+    sections = tuple(
+        Section(
+            place=place,
+            summary=summary(at(ended, place)),
+            outcomes=tuple(outcome for outcome in found if outcome.place == place),
+            pictures=tuple(picture for picture in drawn if picture.place == place),
+            times=times(at(ended, place)),
+        )
+        for place in places(tables)
+    )
+    return {
+        "about": about,
+        "settings": flat(about.settings),
+        "sections": sections,
+        "claims": tuple(dict.fromkeys(outcome.claim for outcome in found)),
+        "by_claim": {(outcome.claim, outcome.place): outcome for outcome in found},
+        "failed": failed(tables),
+        "finished": len(ended.cells),
+        "remarks": remarks_on(tables, is_full=not about.scale_note),
+        "parts": tuple(PARTS),
+        "counts": {verdict: sum(one.verdict is verdict for one in found) for verdict in Verdict},
+        "figures_folder": FIGURES_FOLDER,
+    }
+
+
+def flat(settings: Mapping[str, object], prefix: str = "") -> dict[str, str]:
+    """Nested settings as dotted names."""
+    found: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = str(value)
+    return found
+
+
+def overview_cell(claim: Claim, outcome: Outcome | None) -> str:
+    """The effect that the overview shows beside a verdict: that of a claim with one comparison."""
+    if outcome is None or len(claim.comparisons) > 1:
+        return ""
+    return f"{wording.signed(outcome.findings[0].effect.mean)} {outcome.findings[0].comparison.metric.unit}"
+
+
+def _environment() -> Environment:
+    # Only the page is HTML: in the README the marks of Markdown are escaped instead.
+    environment = Environment(
+        loader=PackageLoader("qidpfl_experiments"),
+        autoescape=lambda name: bool(name) and ".html" in str(name),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "cell": _markdown_cell,
+        "base64": lambda data: base64.b64encode(data).decode("ascii"),
+        "slug": lambda verdict: str(verdict).replace(" ", "-"),
+    }
+    environment.globals |= {"words": wording, "overview_cell": overview_cell}
+    return environment
+
+
+def _markdown_cell(value: object) -> str:
+    text = " ".join(str(value).split())
+    for mark in ("\\", "|", "*", "_", "`", "[", "]"):
+        text = text.replace(mark, f"\\{mark}")
+    return text.replace("<", "&lt;")

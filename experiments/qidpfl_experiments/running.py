@@ -1,0 +1,66 @@
+"""Around every run: data at hand, a testbed, progress; and afterwards the audit, and nothing left behind."""
+
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from qidpfl_shared.protocol.tasks import WorkloadSpec
+from qidpfl_shared.workloads.loading import load_workload
+
+from .folder import ResultsFolder
+from .options import Request
+from .plans import Planner
+from .progress import RunProgress
+from .runs import Runner
+from .settings import Setup
+from .testbed import Placement, Testbed
+
+
+@contextmanager
+def running(asked: Request, folder: ResultsFolder, *, rules: tuple[Path, ...] = ()) -> Iterator[tuple[Runner, Planner]]:
+    """A runner on a live testbed. Its state is removed at the end, unless it is to be kept or the run was cut off."""
+    planner = Planner(setup=asked.setup, reproducible=asked.reproducible)
+    started = time.monotonic()
+    with RunProgress() as progress:
+        progress.say(_what(asked.setup, folder.path))
+        if asked.reproducible:
+            progress.say("UNSAFE: noise comes from the seed and protects nothing; for public data only")
+        _fetch(_workload(planner), asked.data_dir)
+        placement = Placement(work=folder.path / "work", data_dir=asked.data_dir, device=asked.device, rules=rules)
+        with Testbed(placement) as testbed:
+            yield Runner(files=folder.cells, jobs=asked.jobs, progress=progress, testbed=testbed), planner
+            audit = testbed.audit()
+        progress.say(f"audit of the coordinator: {audit}")
+    folder.note_run(_command(), audit=audit, wall_s=time.monotonic() - started)
+    if not asked.keep_work:
+        shutil.rmtree(placement.work)
+
+
+def _what(setup: Setup, out: Path) -> str:
+    scale = f"scale {setup.scale}: {setup.about}"
+    if not setup.is_full:
+        scale = f"NOT the full experiment, {scale}; --scale full runs the whole"
+    return f"{setup.dataset}, {scale}; results in {out}"
+
+
+def _workload(planner: Planner) -> WorkloadSpec:
+    """The workload of the cells; making their specs checks the settings before anything is started."""
+    setup = planner.setup
+    cells = [planner.calibration_cell(partition=partition, reward=setup.rewards[0]) for partition in setup.partitions]
+    specs = [cell.spec for cell in cells]
+    return specs[0].workload.whole
+
+
+def _fetch(workload: WorkloadSpec, data_dir: Path | None) -> None:
+    """Read the data once, so that they are there, downloaded if need be, before a coordinator looks for them."""
+    loaded = load_workload(workload, data_dir=data_dir)
+    loaded.training()
+    loaded.held_out()
+
+
+def _command() -> str:
+    return " ".join(["qidpfl-experiments", *(shlex.quote(part) for part in sys.argv[1:])])

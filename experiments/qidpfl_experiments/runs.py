@@ -1,0 +1,128 @@
+"""Runs cells on a testbed: as many at once as there are cores, none of them twice."""
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from .calibration import Calibration, calibrated
+from .cells import Cell, CellFiles, CellResult
+from .methods import QI_DPFL, Method
+from .plans import Planner, Unplannable
+from .playing import failed, play
+from .progress import RunProgress
+from .tables import TuningRow
+from .testbed import Testbed
+
+Leaders = dict[tuple[str, int], CellResult]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runner:
+    """Plays cells that are not there yet, and keeps what came of them."""
+
+    files: CellFiles
+    jobs: int
+    progress: RunProgress
+    testbed: Testbed
+
+    def results(self, phase: str, cells: Sequence[Cell]) -> list[CellResult]:
+        """What came of these cells, in their order. An interruption ends those that are being played."""
+        self.progress.begin(phase, len(cells))
+        with ThreadPoolExecutor(self.jobs) as pool:
+            futures = [pool.submit(self._result, cell) for cell in cells]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:
+                self.testbed.stop_fleets()
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _result(self, cell: Cell) -> CellResult:
+        known = self.files.read(cell)
+        if known is not None:
+            self.progress.ended(cell, known, started=None)
+            return known
+        started = time.monotonic()
+        result = play(cell, self.testbed)
+        # What was cut off by an interruption is not a result.
+        return result if self.testbed.stopping else self.keep(cell, result, started=started)
+
+    def keep(self, cell: Cell, result: CellResult, *, started: float | None = None) -> CellResult:
+        """Write a result down, and say so."""
+        self.files.write(cell, result)
+        self.progress.ended(cell, result, started=started)
+        return result
+
+
+def run_calibrations(runner: Runner, planner: Planner) -> dict[str, Calibration]:
+    """The calibration of every partition."""
+    setup = planner.setup
+    cells = {
+        partition: [planner.calibration_cell(partition=partition, reward=reward) for reward in setup.rewards]
+        for partition in setup.partitions
+    }
+    results = iter(runner.results("calibrating", [cell for sweep in cells.values() for cell in sweep]))
+    return {
+        partition: calibrated(
+            setup,
+            partition=partition,
+            results=[next(results) for _ in sweep],
+            privacy_weight=sweep[0].spec.game.privacy_weight,
+        )
+        for partition, sweep in cells.items()
+    }
+
+
+def run_tuning(runner: Runner, planner: Planner) -> list[TuningRow]:
+    """The validation accuracy of every learning rate on every partition."""
+    rates = [(partition, rate) for partition in planner.setup.partitions for rate in planner.setup.learning_rates]
+    cells = [planner.tuning_cell(partition=partition, learning_rate=rate) for partition, rate in rates]
+    return [
+        TuningRow(dataset=planner.setup.dataset, partition=partition, learning_rate=rate, accuracy=result.cell.accuracy)
+        for (partition, rate), result in zip(rates, runner.results("tuning", cells), strict=True)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """All methods on all partitions with all seeds."""
+
+    runner: Runner
+    planner: Planner
+    methods: Sequence[Method]
+    seeds: Sequence[int]
+    calibrations: Mapping[str, Calibration]
+
+    def run(self) -> list[CellResult]:
+        """What came of every cell. QI-DPFL comes first, because others take their rewards from it."""
+        places = [(partition, seed) for seed in self.seeds for partition in self.planner.setup.partitions]
+        leaders: Leaders = {}
+        if any(method == QI_DPFL or method.follows_qi_dpfl for method in self.methods):
+            results = self._play("QI-DPFL", [(QI_DPFL, *place) for place in places], {})
+            leaders = dict(zip(places, results, strict=True))
+        others = [method for method in self.methods if method != QI_DPFL]
+        wanted = [(method, *place) for place in places for method in others]
+        return [*leaders.values(), *self._play("the other methods", wanted, leaders)]
+
+    def _play(self, phase: str, wanted: Sequence[tuple[Method, str, int]], leaders: Leaders) -> list[CellResult]:
+        """Play what can be planned; what cannot be is a failed cell."""
+        cells: list[Cell] = []
+        hopeless: list[CellResult] = []
+        for method, partition, seed in wanted:
+            try:
+                cells.append(self._planned(method, partition, seed, leaders))
+            except Unplannable as error:
+                cell = self.planner.unplannable(method, partition=partition, seed=seed)
+                hopeless.append(self.runner.keep(cell, failed(cell, str(error))))
+        return [*self.runner.results(phase, cells), *hopeless]
+
+    def _planned(self, method: Method, partition: str, seed: int, leaders: Leaders) -> Cell:
+        calibration = self.calibrations.get(partition)
+        return self.planner.cell(
+            method,
+            partition=partition,
+            seed=seed,
+            rewards=calibration.compared if calibration else None,
+            leader=leaders.get((partition, seed)),
+        )

@@ -1,0 +1,161 @@
+"""The settings of the experiments, read from one file: `settings.toml` here, or one of yours."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from qidpfl_shared.protocol.presets import PRESETS, UnknownPreset, merged
+from qidpfl_shared.protocol.tasks import Partition, PartitionKind
+
+SETTINGS = Path(__file__).with_name("settings.toml")
+Positive = Annotated[float, Field(gt=0)]
+
+
+class SettingsError(ValueError):
+    """The settings cannot be used, or do not have what was asked for; the message is one line."""
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PartitionSettings(_Settings):
+    """How the records are divided among the clients."""
+
+    about: str
+    kind: PartitionKind
+    concentration: float | None = None
+
+    def partition(self, *, clients: int, seed: int) -> dict[str, Any]:
+        """The partition of a task's spec. In a quality mix every third client holds two labels only."""
+        mixed = self.kind is PartitionKind.QUALITY_MIX
+        partition = Partition(
+            kind=self.kind,
+            clients=clients,
+            concentration=self.concentration,
+            two_class_ordinals=tuple(range(2, clients, 3)) if mixed else (),
+            seed=seed,
+        )
+        return partition.model_dump(mode="json")
+
+
+class Variant(_Settings):
+    """Another way of training, for all methods alike."""
+
+    about: str
+    task: dict[str, Any] = {}
+
+
+class Scale(_Settings):
+    """How much of an experiment is run; what it does not say is as in the data set's settings."""
+
+    about: str
+    preset: str | None = None
+    clients: int | None = Field(default=None, ge=3)
+    validation_records: int | None = Field(default=None, ge=2)
+    rewards: tuple[Positive, ...] | None = Field(default=None, min_length=3)
+    learning_rates: tuple[Positive, ...] | None = Field(default=None, min_length=1)
+    task: dict[str, Any] = {}
+
+
+class DatasetSettings(_Settings):
+    """One data set: its task, its scales, its calibration."""
+
+    preset: str
+    default_scale: str
+    clients: int = Field(ge=3)
+    validation_records: int = Field(ge=2)
+    rewards: tuple[Positive, ...] = Field(min_length=3)
+    target_gap: Positive
+    target_max_gap: Positive
+    learning_rates: tuple[Positive, ...] = Field(min_length=1)
+    task: dict[str, Any] = {}
+    scales: dict[str, Scale]
+
+
+class ClientSettings(_Settings):
+    """What clients have in common."""
+
+    privacy_value: str
+
+
+class Settings(_Settings):
+    """Everything that is the same in all runs."""
+
+    common: dict[str, Any]
+    clients: ClientSettings
+    partitions: dict[str, PartitionSettings]
+    variants: dict[str, Variant]
+    datasets: dict[str, DatasetSettings]
+
+
+class Setup(_Settings):
+    """One data set at one scale in one variant: what every cell of a run has in common."""
+
+    dataset: str
+    scale: str
+    variant: str
+    about: str
+    preset: str
+    clients: int
+    validation_records: int
+    rewards: tuple[float, ...]
+    target_gap: float
+    target_max_gap: float
+    learning_rates: tuple[float, ...]
+    privacy_value: str
+    task: dict[str, Any]
+    partitions: dict[str, PartitionSettings]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing was shrunk."""
+        return self.scale == "full"
+
+
+def read_settings(path: Path = SETTINGS) -> Settings:
+    """The settings in a file."""
+    try:
+        return Settings.model_validate(tomllib.loads(path.read_text()))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not TOML: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        raise SettingsError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def setup(settings: Settings, *, dataset: str, scale: str | None, variant: str, partitions: Sequence[str]) -> Setup:
+    """What the cells of a run have in common."""
+    known = _found(settings.datasets, dataset, "data set")
+    scale = scale or known.default_scale
+    size = _found(known.scales, scale, f"scale of {dataset}")
+    other = _found(settings.variants, variant, "variant")
+    preset = size.preset or known.preset
+    if preset not in PRESETS:
+        raise SettingsError(str(UnknownPreset(preset)))
+    task = merged(merged(merged(settings.common, known.task), size.task), other.task)
+    return Setup(
+        dataset=dataset,
+        scale=scale,
+        variant=variant,
+        about=size.about,
+        preset=preset,
+        clients=size.clients or known.clients,
+        validation_records=size.validation_records or known.validation_records,
+        rewards=size.rewards or known.rewards,
+        target_gap=known.target_gap,
+        target_max_gap=known.target_max_gap,
+        learning_rates=size.learning_rates or known.learning_rates,
+        privacy_value=settings.clients.privacy_value,
+        task=task,
+        partitions={name: _found(settings.partitions, name, "partition") for name in partitions},
+    )
+
+
+def _found(known: Mapping[str, Any], name: str, what: str) -> Any:
+    if name not in known:
+        raise SettingsError(f"there is no {what} {name!r}; there are {', '.join(known)}")
+    return known[name]

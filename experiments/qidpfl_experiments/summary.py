@@ -1,0 +1,76 @@
+"""Summary: what every method reached in one place, and where its time went, as means over the seeds."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .methods import Method
+from .places import methods_in
+from .statistics import Estimate, estimate
+from .tables import RoundRow, Tables
+
+# The parts of a round, which together are its wall clock.
+PARTS: dict[str, Callable[[RoundRow], float]] = {
+    "training": lambda row: row.training_s,
+    "HTTP, journals and waiting": lambda row: row.http_s,
+    "settlement": lambda row: row.settlement_s,
+    "evaluation": lambda row: row.evaluation_s,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummaryRow:
+    """One method in one place. Accuracies are shares; ε is that of the worst client, empty without a guarantee."""
+
+    method: Method
+    seeds: int
+    accuracy: Estimate | None
+    mean_accuracy: Estimate | None
+    reward: Estimate | None
+    cost: Estimate | None
+    epsilon: Estimate | None
+    kept: Estimate | None
+    clients: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeRow:
+    """The mean seconds of a round of one method: its parts, and all of it."""
+
+    method: Method
+    parts: tuple[float, ...]
+
+    @property
+    def whole(self) -> float:
+        """All parts together."""
+        return math.fsum(self.parts)
+
+
+def summary(tables: Tables) -> tuple[SummaryRow, ...]:
+    """What every method reached, from the finished cells of one place."""
+    return tuple(_summary_of(tables, method) for method in methods_in(tables.cells))
+
+
+def _summary_of(tables: Tables, method: Method) -> SummaryRow:
+    cells = [cell for cell in tables.cells if cell.method == method.name]
+    return SummaryRow(
+        method=method,
+        seeds=len(cells),
+        accuracy=estimate(cell.accuracy for cell in cells),
+        mean_accuracy=estimate(cell.mean_accuracy for cell in cells),
+        reward=estimate(cell.reward for cell in cells),
+        cost=estimate(cell.cost for cell in cells),
+        epsilon=estimate(cell.epsilon for cell in cells),
+        kept=estimate(float(cell.selected) for cell in cells),
+        clients=max(cell.clients for cell in cells),
+    )
+
+
+def times(tables: Tables) -> tuple[TimeRow, ...]:
+    """Where the time of every method went, from the rounds of one place."""
+    return tuple(TimeRow(method=method, parts=_parts(tables, method)) for method in methods_in(tables.rounds))
+
+
+def _parts(tables: Tables, method: Method) -> tuple[float, ...]:
+    rows = [row for row in tables.rounds if row.method == method.name]
+    return tuple(math.fsum(column(row) for row in rows) / len(rows) for column in PARTS.values())

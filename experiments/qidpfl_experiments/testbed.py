@@ -1,0 +1,134 @@
+"""The live services that cells are run on: one coordinator for all of them, and a fleet of clients for each."""
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from qidpfl_client.api import AdminApi, Retries, connect
+
+from .services import ProcessEnded, Service, free_port
+
+# The coordinator may have been killed and be starting again.
+_PATIENT = Retries(attempts=20, timeout_s=120.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.2)
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where things are, and what they run on."""
+
+    work: Path
+    data_dir: Path | None = None
+    device: str = "auto"
+    rules: tuple[Path, ...] = ()
+
+
+class Testbed:
+    """A coordinator on this machine, and the fleets that play its tasks."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self._state = placement.work / "coordinator"
+        self._port = free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._reviving = threading.Lock()
+        self._stopping = threading.Event()
+
+    def __enter__(self) -> "Testbed":
+        self._placement.work.mkdir(parents=True, exist_ok=True)
+        self._coordinator = Service("the coordinator", self._serve(), self._placement.work / "coordinator.log")
+        try:
+            self._coordinator.wait_until_served()
+            self._http: httpx.Client = connect(self.url, connections=16)
+        except BaseException:
+            self._coordinator.stop()
+            raise
+        token = (self._state / "admin.token").read_text().strip()
+        self.api = AdminApi(self._http, token=token, retries=_PATIENT)
+        self._end_what_was_interrupted()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop_fleets()
+        self._http.close()
+        self._coordinator.stop()
+
+    def journals(self, name: str) -> Path:
+        """The folder of the journals of a cell's clients."""
+        return self._placement.work / "journals" / name
+
+    def journal(self, name: str, ordinal: int) -> Path:
+        """The journal of one client."""
+        return self.journals(name) / f"client-{ordinal:05d}.sqlite"
+
+    def play(self, name: str, *, code: str, clients: int, arguments: Sequence[str]) -> None:
+        """Let a fleet take part in a task until it has ended; whoever is killed meanwhile is started again."""
+        self.journals(name).mkdir(parents=True, exist_ok=True)
+        code_file = self._placement.work / f"{name}.code"
+        code_file.touch(mode=0o600)
+        code_file.write_text(code)
+        fleet = Service(f"the fleet of {name}", self._fleet(name, code_file, clients, arguments), self._log(name))
+        try:
+            while fleet.process.poll() != 0:
+                if self._stopping.wait(_LOOK_S):
+                    raise ProcessEnded(f"the fleet of {name} was stopped")
+                fleet.revive()
+                self._revive_coordinator()
+        finally:
+            fleet.stop()
+            code_file.unlink()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether fleets are being ended before their time."""
+        return self._stopping.is_set()
+
+    def stop_fleets(self) -> None:
+        """End what is still being played."""
+        self._stopping.set()
+
+    def audit(self) -> str:
+        """What the coordinator's own audit says of everything that was run here."""
+        rules = [part for path in self._placement.rules for part in ("--rules", str(path))]
+        command = [sys.executable, "-m", "qidpfl_server", "audit", "--state-dir", str(self._state), *rules]
+        done = subprocess.run(command, capture_output=True, text=True)
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        return lines[-1] if lines else f"it ended with {done.returncode}"
+
+    def _end_what_was_interrupted(self) -> None:
+        for task in self.api.tasks():
+            if not task.state.ended:
+                self.api.stop(task.task_id)
+
+    def _revive_coordinator(self) -> None:
+        with self._reviving:
+            if self._coordinator.revive():
+                time.sleep(_LOOK_S)
+
+    def _serve(self) -> list[str]:
+        data = [] if self._placement.data_dir is None else ["--data-dir", str(self._placement.data_dir)]
+        rules = [part for path in self._placement.rules for part in ("--rules", str(path))]
+        return [
+            *("qidpfl_server", "serve", "--port", str(self._port), "--state-dir", str(self._state)),
+            *data,
+            *rules,
+        ]
+
+    def _fleet(self, name: str, code_file: Path, clients: int, arguments: Sequence[str]) -> list[str]:
+        data = [] if self._placement.data_dir is None else ["--data-dir", str(self._placement.data_dir)]
+        return [
+            *("qidpfl_client", "fleet", "--server", self.url, "--clients", str(clients)),
+            *("--code-file", str(code_file), "--journals", str(self.journals(name))),
+            *("--workers", "1", "--device", self._placement.device, "--accept-unproven", "--first-contact", "60"),
+            *data,
+            *arguments,
+        ]
+
+    def _log(self, name: str) -> Path:
+        return self._placement.work / f"{name}.log"

@@ -1,0 +1,85 @@
+"""How numbers are written: no more digits than a reader can use, and a dash for what is not known."""
+
+import math
+
+from .claims import Comparison, Metric
+from .findings import Finding
+from .places import method_named
+from .statistics import Estimate
+from .verdicts import Order, Rule
+
+UNKNOWN = "–"
+# Below this numbers are written with a power of ten.
+_SMALL = 1e-3
+
+
+def number(value: float | None, *, digits: int | None = None) -> str:
+    """A number with so many decimals; without: three significant digits, and none after the point from 100 on."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if digits is None and value and abs(value) < _SMALL:
+        text = f"{value:.2e}"
+    else:
+        text = f"{value:,.{_decimals(value) if digits is None else digits}f}"
+    return text.replace("-", "−")
+
+
+def _decimals(value: float) -> int:
+    return 0 if abs(value) >= 100 or not value else max(0, 2 - math.floor(math.log10(abs(value))))
+
+
+def mean(found: Estimate | None, *, digits: int | None = None, factor: float = 1.0, unit: str = "") -> str:
+    """A mean with half the width of its interval, both with as many decimals as the width can use."""
+    if found is None:
+        return UNKNOWN
+    value, margin = factor * found.mean, None if found.margin is None else factor * found.margin
+    if digits is None and margin and abs(value) >= _SMALL:
+        digits = min(_decimals(value) + 2, max(_decimals(value), -math.floor(math.log10(margin))))
+    text = number(value, digits=digits)
+    # Who pays nothing pays exactly nothing.
+    if margin is not None and (value or margin):
+        text = f"{text} ± {number(margin, digits=digits)}"
+    return f"{text} {unit}" if unit else text
+
+
+def signed(value: float | None, *, digits: int = 2) -> str:
+    """A difference, always with its sign."""
+    if value is None:
+        return UNKNOWN
+    text = number(value, digits=digits)
+    return f"+{text}" if value > 0 and not text.startswith("−") else text
+
+
+def interval(found: Estimate, *, digits: int = 2) -> str:
+    """The interval of a difference, from its lower to its upper end."""
+    if found.low is None or found.high is None:
+        return UNKNOWN
+    return f"{signed(found.low, digits=digits)} … {signed(found.high, digits=digits)}"
+
+
+def comparison(made: Comparison) -> str:
+    """What is subtracted from what."""
+    first = method_named(made.first).title
+    if made.metric is Metric.GROWTH:
+        return f"reward of {first}: last round against the first"
+    text = f"{made.metric}: {first} − {method_named(made.second).title}"
+    return f"{text}, beyond that among IID clients" if made.beyond_iid else text
+
+
+def needed(rule: Rule, metric: Metric) -> str:
+    """What the effect has to be."""
+    if rule.because:
+        return "more than 0 in every seed" if rule.order is Order.HIGHER else "less than 0 in every seed"
+    amount = f"{rule.amount:g} {metric.unit}"
+    if rule.order is Order.ALIKE:
+        return f"within ± {amount}"
+    return f"at least +{amount}" if rule.order is Order.HIGHER else f"at most −{amount}"
+
+
+def effect(found: Finding) -> str:
+    """The measured effect with its interval."""
+    unit = found.comparison.metric.unit
+    text = f"{signed(found.effect.mean)} {unit}"
+    return text if found.effect.low is None else f"{text} ({interval(found.effect)})"

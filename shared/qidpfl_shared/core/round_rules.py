@@ -1,0 +1,81 @@
+"""What the plan of a round depends on: the rules of the task, and what is known of each participant."""
+
+import math
+from dataclasses import dataclass
+
+from . import arguments
+from .arguments import ImpossibleArgument
+from .privacy.mechanisms import Mechanism
+from .reward import ANY_REWARD, CostModel, RewardPolicy, RewardRange, Weighting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Participant:
+    """What the coordinator knows of a selected client: its profile, and what is left of its lifetime budget.
+
+    `remaining_rho` is that of its `PrivacyAccount`: infinite without a limit, and once one was switched off.
+    """
+
+    privacy_value: float
+    size: int
+    rho_cap: float = math.inf
+    remaining_rho: float = math.inf
+    set_aside: bool = False
+
+    def __post_init__(self) -> None:
+        arguments.positive("privacy_value", self.privacy_value)
+        arguments.whole("size", self.size, minimum=1)
+        arguments.limit("rho_cap", self.rho_cap)
+        arguments.limit("remaining_rho", self.remaining_rho)
+        arguments.truth("set_aside", self.set_aside)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRules:
+    """The rules of a task that planning depends on."""
+
+    policy: RewardPolicy
+    mechanism: Mechanism
+    weighting: Weighting
+    cost_model: CostModel
+    privacy_weight: float
+    min_share: float
+    min_clients: int
+    min_updates: int
+    rho_max: float
+    rho_min: float = 0.0
+    reward_range: RewardRange = ANY_REWARD
+    fixed_reward: float | None = None
+    reward_schedule: tuple[float, ...] | None = None
+    seed: int = 0
+    reward_max_micro: int
+
+    def __post_init__(self) -> None:
+        arguments.choice("policy", self.policy, RewardPolicy)
+        arguments.choice("weighting", self.weighting, Weighting)
+        arguments.magnitude("privacy_weight", self.privacy_weight)
+        arguments.fraction("min_share", self.min_share)
+        arguments.whole("min_clients", self.min_clients, minimum=2)
+        arguments.whole("min_updates", self.min_updates, minimum=1)
+        arguments.limit("rho_max", self.rho_max)
+        if arguments.non_negative("rho_min", self.rho_min) > self.rho_max:
+            raise ImpossibleArgument("rho_min", self.rho_min, f"must not exceed rho_max = {self.rho_max}")
+        arguments.whole("seed", self.seed)
+        arguments.whole("reward_max_micro", self.reward_max_micro)
+        if self.policy in (RewardPolicy.MAX, RewardPolicy.RANDOM) and math.isinf(self.reward_range.maximum):
+            requirement = f"must have a finite maximum under policy {self.policy}"
+            raise ImpossibleArgument("reward_range", self.reward_range, requirement)
+        given = [rewards for rewards in (self.fixed_reward, self.reward_schedule) if rewards is not None]
+        if len(given) != (self.policy == RewardPolicy.FIXED):
+            requirement = "(or reward_schedule, not both) must be given under policy fixed, and only there"
+            raise ImpossibleArgument("fixed_reward", self.fixed_reward, requirement)
+        if self.fixed_reward is not None:
+            arguments.non_negative("fixed_reward", self.fixed_reward)
+        if self.reward_schedule is not None:
+            horizon = self.cost_model.horizon
+            arguments.non_negative_vector("reward_schedule", self.reward_schedule, length=horizon)
+
+    def cap(self, participant: Participant) -> float:
+        """The largest budget a participant can declare: the smallest of all limits, myopically; 0 if below rho_min."""
+        limit = min(self.rho_max, participant.rho_cap, participant.remaining_rho)
+        return limit if limit >= self.rho_min else 0.0

@@ -1,0 +1,97 @@
+"""From the runs of a sweep to a curve, the rewards it admits, and a file for the coordinator."""
+
+import json
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qidpfl_experiments.calibration import Calibration, CalibrationFailed, calibrated, write_overrides
+from qidpfl_experiments.cells import CellResult
+from qidpfl_experiments.plans import Planner
+from qidpfl_experiments.playing import failed
+from qidpfl_experiments.settings import read_settings, setup
+from qidpfl_experiments.tables import ClientRow, RoundRow
+from qidpfl_shared.core.equilibrium import equilibrium
+from qidpfl_shared.protocol.presets import preset
+
+SETUP = setup(read_settings(), dataset="digits", scale="full", variant="recommended", partitions=["iid"])
+VALUES = (0.96, 0.98, 1.0, 1.02, 1.04)
+WEIGHT = 30.0
+CEILING, DROP, RATE = 0.9, 0.5, 2.0
+
+
+def curve(total: float) -> float:
+    return CEILING - DROP * math.exp(-RATE * total)
+
+
+def a_run(reward: float, accuracy: float | None = None, *, state: str = "finished") -> CellResult:
+    """A run in which everybody declares its equilibrium budget, with the accuracy of a known curve."""
+    cell = Planner(setup=SETUP).calibration_cell(partition="iid", reward=reward)
+    total = float(equilibrium(reward=reward, privacy_values=VALUES, privacy_weight=WEIGHT).total)
+    nothing: dict[str, Any] = dict.fromkeys(RoundRow.__dataclass_fields__, 0.0)
+    values = {"reward": reward, "total": total, "declared_total": total, "accuracy": accuracy or curve(total)}
+    row = RoundRow(**(nothing | asdict(cell.key) | values))
+    empty: dict[str, Any] = dict.fromkeys(ClientRow.__dataclass_fields__, 0)
+    clients = tuple(
+        ClientRow(**(empty | asdict(cell.key) | {"ordinal": place, "privacy_value": value, "updates": 3}))
+        for place, value in enumerate(VALUES)
+    )
+    result = failed(cell, "")
+    summary = replace(result.cell, state=state, accuracy=row.accuracy)
+    return replace(result, cell=summary, rounds=(row, replace(row, round_number=2)), clients=clients)
+
+
+def of_rewards(*rewards: float) -> Calibration:
+    runs = [a_run(reward) for reward in rewards]
+    return calibrated(SETUP, partition="iid", results=runs, privacy_weight=WEIGHT)
+
+
+def test_a_known_curve_is_found_again() -> None:
+    fit = of_rewards(4, 8, 16, 32, 64).fit
+    assert fit.ceiling == pytest.approx(CEILING, abs=1e-6)
+    assert fit.drop == pytest.approx(DROP, abs=1e-6)
+    assert fit.rate == pytest.approx(RATE, rel=1e-6)
+
+
+def test_the_admissible_rewards_buy_the_targets() -> None:
+    calibration = of_rewards(4, 8, 16, 32, 64, 128)
+    assert calibration.admissible is not None
+    for reward, gap in (
+        (calibration.admissible.minimum, SETUP.target_gap),
+        (calibration.admissible.maximum, SETUP.target_max_gap),
+    ):
+        total = float(equilibrium(reward=reward, privacy_values=VALUES, privacy_weight=WEIGHT).total)
+        assert curve(total) == pytest.approx(CEILING - gap, abs=1e-6)
+    assert calibration.compared == calibration.admissible
+
+
+def test_a_target_outside_the_sweep_is_moved_to_its_edge() -> None:
+    calibration = of_rewards(4, 5, 6)
+    assert calibration.admissible is not None
+    assert calibration.admissible.maximum == pytest.approx(6, rel=1e-6)
+
+
+def test_runs_that_do_not_rise_admit_nothing_and_methods_are_compared_where_was_swept() -> None:
+    runs = [a_run(reward, 0.5) for reward in (4, 8, 16)]
+    calibration = calibrated(SETUP, partition="iid", results=runs, privacy_weight=WEIGHT)
+    assert calibration.admissible is None
+    assert (calibration.compared.minimum, calibration.compared.maximum) == (4, 16)
+    assert "no curve" in calibration.statement
+
+
+def test_failed_runs_are_left_out_and_too_few_are_an_error() -> None:
+    good, bad = [a_run(4), a_run(8), a_run(16)], a_run(32, state="failed")
+    assert len(calibrated(SETUP, partition="iid", results=[*good, bad], privacy_weight=WEIGHT).runs) == 3
+    with pytest.raises(CalibrationFailed, match="only 2 of 3 runs"):
+        calibrated(SETUP, partition="iid", results=[*good[:2], bad], privacy_weight=WEIGHT)
+
+
+def test_the_file_makes_a_task_with_this_range(tmp_path: Path) -> None:
+    calibration = of_rewards(4, 8, 16, 32, 64)
+    write_overrides(tmp_path / "calibrated.json", calibration)
+    spec = preset("digits", json.loads((tmp_path / "calibrated.json").read_text()))
+    assert calibration.admissible is not None and spec.game.reward_range is not None
+    assert spec.game.reward_range.minimum_micro == round(calibration.admissible.minimum * 1e6)

@@ -1,0 +1,270 @@
+"""Verdicts on claims: every rule can be met, missed and left open."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from synthetic_results import CLIENTS, DISCOUNT, ROUNDS, cell, cells, results
+
+from qidpfl_experiments.claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Metric
+from qidpfl_experiments.findings import Finding, Outcome, outcomes, write_claims
+from qidpfl_experiments.methods import BY_NAME
+from qidpfl_experiments.statistics import estimate
+from qidpfl_experiments.tables import CellRow, Tables
+from qidpfl_experiments.verdicts import Order, Rule, Verdict, all_of, judge
+
+HIGHER = Rule(order=Order.HIGHER, amount=0.3)
+LOWER = Rule(order=Order.LOWER, amount=0.3)
+ALIKE = Rule(order=Order.ALIKE, amount=1.0)
+BY_DEFINITION = Rule(order=Order.LOWER, amount=0.0, because="it is the least of all")
+HOLDS, FAILS, TRIVIAL, OPEN = Verdict.HOLDS, Verdict.DOES_NOT_HOLD, Verdict.TRIVIALLY_TRUE, Verdict.NOT_DECIDED
+
+
+def judged(rule: Rule, values: Sequence[float]) -> Verdict:
+    effect = estimate(values)
+    assert effect is not None
+    return judge(rule, values, effect)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([1.0, 1.1, 0.9, 1.0, 1.0], HOLDS),
+        ([0.3, 0.3, 0.3], HOLDS),
+        ([0.1, 0.11, 0.09, 0.1, 0.1], FAILS),
+        ([0.0, 0.0, 0.0], FAILS),
+        ([-1.0, -1.1, -0.9], FAILS),
+        ([2.0, -1.0, 0.5], OPEN),
+        # Above nothing for certain, but perhaps above the resolution and perhaps not.
+        ([0.2, 0.35, 0.25, 0.28, 0.3], OPEN),
+        ([5.0], OPEN),
+        ([-5.0], OPEN),
+    ],
+)
+def test_an_order_holds_if_it_is_certain_and_large_enough(values: list[float], verdict: Verdict) -> None:
+    assert judged(HIGHER, values) is verdict
+    assert judged(LOWER, [-value for value in values]) is verdict
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([0.1, -0.1, 0.2, 0.0, 0.1], HOLDS),
+        ([0.0, 0.0], HOLDS),
+        ([2.0, 2.1, 1.9], FAILS),
+        ([-2.0, -2.1, -1.9], FAILS),
+        ([1.0, 1.0], FAILS),
+        ([0.9, 1.1, 1.0], OPEN),
+        ([3.0, -3.0, 0.0], OPEN),
+        ([0.0], OPEN),
+    ],
+)
+def test_methods_are_alike_if_the_whole_interval_lies_within_the_margin(values: list[float], verdict: Verdict) -> None:
+    assert judged(ALIKE, values) is verdict
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [([-1.0, -1e-9, -5.0], TRIVIAL), ([-1.0], TRIVIAL), ([-1.0, 0.0], FAILS), ([-9.0, -9.0, 0.1], FAILS)],
+)
+def test_one_seed_refutes_what_ought_to_hold_by_construction(values: list[float], verdict: Verdict) -> None:
+    assert judged(BY_DEFINITION, values) is verdict
+
+
+def test_without_a_resolution_no_effect_is_still_no_effect() -> None:
+    assert judged(Rule(order=Order.HIGHER, amount=0.0), [0.0, 0.0, 0.0]) is FAILS
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "complete", "together"),
+    [
+        ([HOLDS, HOLDS], True, HOLDS),
+        ([HOLDS, TRIVIAL], True, HOLDS),
+        ([TRIVIAL, TRIVIAL], True, TRIVIAL),
+        ([HOLDS, OPEN], True, OPEN),
+        ([HOLDS, OPEN, FAILS], True, FAILS),
+        ([HOLDS], False, OPEN),
+        ([TRIVIAL], False, OPEN),
+        ([FAILS], False, FAILS),
+    ],
+)
+def test_a_claim_needs_all_its_comparisons(verdicts: list[Verdict], complete: bool, together: Verdict) -> None:
+    assert all_of(verdicts, complete=complete) is together
+
+
+def test_a_rule_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        Rule(order=Order.HIGHER, amount=-0.1)
+    with pytest.raises(ValueError, match="by construction"):
+        Rule(order=Order.ALIKE, amount=1.0, because="of course")
+
+
+def outcome(identifier: str, tables: Tables, partition: str = "dirichlet") -> Outcome:
+    found = (one for one in outcomes(tables) if one.claim.identifier == identifier)
+    return next(one for one in found if one.place.partition == partition)
+
+
+def finding(identifier: str, rows: Sequence[CellRow]) -> Finding:
+    (found,) = outcome(identifier, Tables(cells=tuple(rows))).findings
+    return found
+
+
+def test_claims_name_known_methods_and_have_names_of_their_own() -> None:
+    claims: tuple[Claim, ...] = (*PAPER_CLAIMS, *OUR_CLAIMS)
+    assert len({claim.identifier for claim in claims}) == len(claims)
+    for comparison in (comparison for claim in claims for comparison in claim.comparisons):
+        assert comparison.first in BY_NAME
+        assert comparison.second in BY_NAME or comparison.metric is Metric.GROWTH
+
+
+def test_effects_are_first_minus_second_in_points_on_the_same_seeds() -> None:
+    found = finding("selection-accuracy", cells({"fedavg": [80, 90, 70], "fedavg-select": [81, 91, 71]}))
+    assert found.effect.mean == pytest.approx(1.0)
+    assert found.effect.margin == pytest.approx(0.0, abs=1e-9)
+    assert found.verdict is HOLDS
+
+
+def test_selection_that_makes_it_worse_does_not_hold_and_says_so() -> None:
+    found = finding("selection-accuracy", cells({"fedavg": [81, 91, 71.2], "fedavg-select": [80, 90, 70]}))
+    assert found.verdict is FAILS
+    assert "the opposite is the case" in found.remarks
+
+
+def test_selection_that_keeps_everybody_changes_nothing() -> None:
+    rows = [
+        cell(method, seed, accuracy=0.8 + seed / 100, selected=CLIENTS, digest=f"model-{seed}")
+        for method in ("fedavg", "fedavg-select")
+        for seed in range(4)
+    ]
+    found = finding("selection-accuracy", rows)
+    assert (found.effect.mean, found.effect.low, found.effect.high) == (0.0, 0.0, 0.0)
+    assert found.verdict is FAILS
+    assert found.remarks == ("selection kept everybody", "the same model, bit for bit")
+
+
+def test_selection_that_keeps_everybody_in_some_seeds_says_in_how_many() -> None:
+    rows = [
+        replace(row, selected=CLIENTS) if row.method == "fedavg" or row.seed == 1 else row
+        for row in cells({"fedavg": [80, 90, 70], "fedavg-select": [81, 91, 71]})
+    ]
+    assert finding("selection-accuracy", rows).remarks == ("selection kept everybody in 1 of 3 seeds",)
+
+
+def test_an_effect_that_is_certain_but_small_does_not_hold() -> None:
+    found = finding("selection-accuracy", cells({"fedavg": [80, 90, 70], "fedavg-select": [80.1, 90.11, 70.09]}))
+    assert found.verdict is FAILS
+    assert found.remarks == ("the difference is there, but smaller than the resolution",)
+
+
+def test_one_seed_decides_nothing() -> None:
+    found = finding("selection-accuracy", cells({"fedavg": [70], "fedavg-select": [90]}))
+    assert found.verdict is OPEN
+    assert found.effect.low is None
+    assert "one seed: no interval" in found.remarks
+
+
+def test_cells_that_failed_are_no_partners() -> None:
+    rows = cells({"fedavg": [80, 81, 82], "fedavg-select": [81, 82, 10]})
+    failed = tuple(replace(row, state="failed") if row.accuracy == 0.1 else row for row in rows)
+    found = finding("selection-accuracy", failed)
+    assert found.effect.n == 2
+    assert found.effect.mean == pytest.approx(1.0)
+    assert "1 seed without a partner left out" in found.remarks
+
+
+def test_the_lowest_accuracy_of_four_needs_three_comparisons() -> None:
+    table = {"fedavg": [90, 91, 92], "fedavg-select": [90, 91, 92], "qi-dpfl": [89, 90, 91], "fedavg-dp": [85, 86, 87]}
+    assert outcome("fedavg-dp-lowest", Tables(cells=cells(table))).verdict is HOLDS
+    worse = table | {"qi-dpfl": [84, 85, 86]}
+    assert outcome("fedavg-dp-lowest", Tables(cells=cells(worse))).verdict is FAILS
+    fewer = {name: values for name, values in table.items() if name != "fedavg"}
+    found = outcome("fedavg-dp-lowest", Tables(cells=cells(fewer)))
+    assert found.verdict is OPEN
+    assert not found.is_complete
+    assert [one.verdict for one in found.findings] == [HOLDS, HOLDS]
+
+
+def with_money(costs: dict[str, list[float]], *, rewards: dict[str, float] | None = None) -> Tables:
+    return Tables(
+        cells=tuple(
+            cell(method, seed, accuracy=0.8, cost=cost, reward=(rewards or {}).get(method, 1.0))
+            for method, values in costs.items()
+            for seed, cost in enumerate(values)
+        )
+    )
+
+
+def test_the_lowest_cost_among_the_same_clients_is_trivial_and_can_be_refuted() -> None:
+    costs = {"qi-dpfl": [8.0, 9.0], "max-select": [10.0, 10.0], "random-select": [9.0, 9.5]}
+    found = outcome("lowest-cost", with_money(costs))
+    assert found.verdict is TRIVIAL
+    assert found.findings[0].effect.mean == pytest.approx(-15.0)
+    refuted = outcome("lowest-cost", with_money(costs | {"random-select": [9.0, 8.9]}))
+    assert refuted.verdict is FAILS
+    assert "not so in 1 of 2 seeds, although it ought to be by construction" in refuted.findings[1].remarks
+
+
+def test_the_cost_of_other_clients_is_a_matter_of_fact() -> None:
+    others = {"max": [10.0, 10.1], "random": [9.0, 9.1], "fedavg-dp": [8.5, 8.6]}
+    assert outcome("lowest-cost-everybody", with_money({"qi-dpfl": [8.0, 8.1], **others})).verdict is HOLDS
+    assert outcome("lowest-cost-everybody", with_money({"qi-dpfl": [8.8, 8.9], **others})).verdict is FAILS
+
+
+def test_a_reward_range_that_binds_makes_qi_dpfl_pay_as_much_as_max() -> None:
+    costs = {"qi-dpfl": [1.0, 1.0], "max": [1.0, 1.0], "max-select": [1.0, 1.0]}
+    found = outcome("less-reward-than-max", with_money(costs, rewards={"qi-dpfl": 5.0, "max": 5.0, "max-select": 5.0}))
+    assert found.verdict is FAILS
+    assert "exactly equal, as when the range of rewards binds" in found.findings[0].remarks
+    less = outcome("less-reward-than-max", with_money(costs, rewards={"qi-dpfl": 4.0, "max": 5.0, "max-select": 5.0}))
+    assert less.verdict is TRIVIAL
+
+
+def test_the_advantage_on_non_iid_data_is_a_difference_of_differences() -> None:
+    among_iid = cells({"qi-dpfl": [80, 90, 70], "fedavg-dp": [81, 91, 71]}, partition="iid")
+    elsewhere = cells({"qi-dpfl": [60, 50, 40], "fedavg-dp": [59, 49, 39]})
+    tables = Tables(cells=(*among_iid, *elsewhere))
+    found = outcome("non-iid-advantage", tables)
+    assert found.findings[0].effect.mean == pytest.approx(2.0)
+    assert found.verdict is HOLDS
+    assert {one.place.partition for one in outcomes(tables) if one.claim.identifier == "non-iid-advantage"} == {
+        "dirichlet"
+    }
+    assert "non-iid-advantage" not in {one.claim.identifier for one in outcomes(Tables(cells=elsewhere))}
+
+
+def test_growing_rewards_are_trivial_and_the_discount_is_seen_in_them() -> None:
+    found = outcome("reward-grows", results(methods=("qi-dpfl",), seeds=2)).findings[0]
+    assert found.effect.mean == pytest.approx(100 * (DISCOUNT ** ((1 - ROUNDS) / 2) - 1))
+    assert found.verdict is TRIVIAL
+    assert any(f"a discount of {DISCOUNT:.4f}" in remark for remark in found.remarks)
+
+
+def test_rewards_that_do_not_grow_refute_it() -> None:
+    tables = results(methods=("qi-dpfl",), seeds=2)
+    flat = replace(tables, rounds=tuple(replace(row, reward=7.0) for row in tables.rounds))
+    assert outcome("reward-grows", flat).verdict is FAILS
+
+
+def test_a_method_of_ones_own_is_compared_with_qi_dpfl_and_nothing_else() -> None:
+    found = outcomes(results(methods=("qi-dpfl", "my-rule"), partitions=("dirichlet",)))
+    own = [one.claim.identifier for one in found if one.claim.source == "own"]
+    assert own == ["my-rule-accuracy", "my-rule-reward", "my-rule-cost"]
+
+
+def test_claims_whose_methods_were_not_run_are_not_judged() -> None:
+    assert outcomes(Tables(cells=cells({"fedavg": [80, 81]}))) == ()
+    assert outcomes(Tables()) == ()
+
+
+def test_the_claims_file_has_a_line_for_every_comparison(tmp_path: Path) -> None:
+    found = outcomes(results(seeds=2))
+    write_claims(tmp_path / "claims.csv", found)
+    with (tmp_path / "claims.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == sum(len(one.findings) for one in found)
+    first = found[0].findings[0]
+    assert float(lines[0]["effect"]) == first.effect.mean
+    assert lines[0]["verdict"] == first.verdict
+    assert {line["claim_verdict"] for line in lines} <= {str(verdict) for verdict in Verdict}

@@ -1,0 +1,55 @@
+"""A method in one Python file."""
+
+from pathlib import Path
+
+import pytest
+
+from qidpfl_experiments.methods import Kept, Reward, Role
+from qidpfl_experiments.own_methods import OwnMethodError, own_method
+
+REWARD = "def reward(question):\n    return 1.0\n"
+SELECT = "def select(question):\n    return [True]\n"
+
+
+def written(folder: Path, text: str, name: str = "generous.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "reward"),
+    [
+        (REWARD, Kept.THRESHOLD, Reward.OWN),
+        (SELECT, Kept.OWN, Reward.OPTIMAL),
+        (REWARD + SELECT, Kept.OWN, Reward.OWN),
+    ],
+)
+def test_what_a_file_does_not_define_is_as_in_qi_dpfl(tmp_path: Path, text: str, kept: Kept, reward: Reward) -> None:
+    method = own_method(written(tmp_path, f'"""Pays well.\n\nVery."""\n{text}'))
+    assert (method.name, method.kept, method.reward, method.role) == ("generous", kept, reward, Role.OWN)
+    assert method.about == "Pays well."
+    assert method.noise
+
+
+def test_changed_rules_have_another_digest(tmp_path: Path) -> None:
+    before = own_method(written(tmp_path, REWARD))
+    assert own_method(written(tmp_path, REWARD.replace("1.0", "2.0"))).rules_digest != before.rules_digest
+
+
+def test_the_file_is_not_run(tmp_path: Path) -> None:
+    own_method(written(tmp_path, f"raise SystemExit('run')\n{REWARD}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        ("x = 1", "a.py", "defines neither reward"),
+        ("def reward(:", "a.py", "is not Python"),
+        (REWARD, "max.py", "already a method max"),
+        (REWARD, "my rules.py", "cannot be the name"),
+    ],
+)
+def test_what_cannot_be_a_method_gets_one_line(tmp_path: Path, text: str, name: str, message: str) -> None:
+    with pytest.raises(OwnMethodError, match=message):
+        own_method(written(tmp_path, text, name))

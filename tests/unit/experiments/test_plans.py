@@ -1,0 +1,126 @@
+"""The tasks of the methods: what differs between them, and what must not."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from qidpfl_experiments.cells import CellResult
+from qidpfl_experiments.methods import BY_NAME, METHODS, QI_DPFL, Method, Reward, UnknownMethod, methods_named
+from qidpfl_experiments.plans import SWEEP_SEED, Planner, Unplannable
+from qidpfl_experiments.playing import failed
+from qidpfl_experiments.settings import read_settings, setup
+from qidpfl_experiments.tables import RoundRow
+from qidpfl_shared.core.reward import RewardRange
+from qidpfl_shared.protocol.tasks import TaskSpec
+
+PLANNER = Planner(
+    setup=setup(read_settings(), dataset="digits", scale="smoke", variant="recommended", partitions=["dirichlet"])
+)
+RANGE = RewardRange(minimum=5.0, maximum=50.0)
+
+
+def a_round(number: int, reward: float) -> RoundRow:
+    nothing: dict[str, Any] = {name: 0.0 for name in RoundRow.__dataclass_fields__}
+    key = {"dataset": "digits", "partition": "dirichlet", "method": "qi-dpfl", "seed": 1}
+    return RoundRow(**{**nothing, **key, "round_number": number, "reward": reward})
+
+
+def leader() -> CellResult:
+    cell = PLANNER.cell(QI_DPFL, partition="dirichlet", seed=1, rewards=RANGE, leader=None)
+    result = failed(cell, "")
+    rounds = tuple(a_round(number, reward) for number, reward in ((1, 8.123456), (2, 9.0), (3, 10.5)))
+    return replace(result, cell=replace(result.cell, state="finished", selected=4), rounds=rounds)
+
+
+def spec_of(method: Method) -> TaskSpec:
+    return PLANNER.cell(method, partition="dirichlet", seed=1, rewards=RANGE, leader=leader()).spec
+
+
+def test_every_method_makes_a_valid_task() -> None:
+    assert len({spec_of(method).digest for method in METHODS}) == len(METHODS)
+
+
+def test_methods_differ_in_selection_noise_and_reward_only() -> None:
+    def rest(spec: TaskSpec) -> dict[str, Any]:
+        values = spec.model_dump(mode="json", exclude={"selection"})
+        for name in ("policy", "reward_range", "reward_schedule_micro", "seed"):
+            values["game"].pop(name, None)
+        values["privacy"].pop("noise")
+        return values
+
+    first, *others = (rest(spec_of(method)) for method in METHODS)
+    assert all(other == first for other in others)
+
+
+def test_methods_that_follow_take_rewards_and_number_of_clients_from_qi_dpfl() -> None:
+    spec = spec_of(BY_NAME["blind-dp"])
+    assert spec.game.reward_schedule_micro == (8_123_456, 9_000_000, 10_500_000)
+    assert (spec.selection.rule, spec.selection.random_clients) == ("random", 4)
+    assert spec_of(BY_NAME["fedavg-dp"]).game.reward_schedule_micro == spec.game.reward_schedule_micro
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method.follows_qi_dpfl], ids=lambda m: m.name)
+def test_what_follows_a_failed_qi_dpfl_cannot_be_planned(method: Method) -> None:
+    broken = replace(leader(), cell=replace(leader().cell, state="failed"))
+    with pytest.raises(Unplannable):
+        PLANNER.cell(method, partition="dirichlet", seed=1, rewards=RANGE, leader=broken)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_noise_is_bought_and_nothing_else_is(method: Method) -> None:
+    spec = spec_of(method)
+    assert spec.privacy.noise == method.noise == (method.reward is not Reward.NONE)
+
+
+def test_the_same_seed_divides_the_data_alike_for_all_methods_and_another_does_not() -> None:
+    divided = {spec_of(method).workload.partition for method in METHODS}
+    assert len(divided) == 1
+    other = PLANNER.cell(QI_DPFL, partition="dirichlet", seed=2, rewards=RANGE, leader=None)
+    assert other.spec.workload.partition not in divided
+
+
+def test_a_sweep_looks_at_validation_records_and_at_a_division_of_its_own() -> None:
+    for cell in (
+        PLANNER.calibration_cell(partition="dirichlet", reward=3.0),
+        PLANNER.tuning_cell(partition="dirichlet", learning_rate=0.5),
+    ):
+        assert cell.spec.workload.validation_records == PLANNER.setup.validation_records
+        assert cell.key.seed == SWEEP_SEED
+    assert spec_of(QI_DPFL).workload.validation_records is None
+
+
+def test_noise_comes_from_the_seed_only_where_a_repeat_is_asked_for() -> None:
+    plain = PLANNER.cell(QI_DPFL, partition="dirichlet", seed=1, rewards=RANGE, leader=None)
+    repeatable = replace(PLANNER, reproducible=True).cell(
+        QI_DPFL, partition="dirichlet", seed=1, rewards=RANGE, leader=None
+    )
+    assert (plain.unsafe_seed, repeatable.unsafe_seed) == (None, 1)
+    assert plain.fingerprint != repeatable.fingerprint
+
+
+def test_other_rules_of_the_same_name_are_another_cell() -> None:
+    fingerprints = {
+        PLANNER.cell(
+            replace(QI_DPFL, rules_digest=digest), partition="dirichlet", seed=1, rewards=RANGE, leader=None
+        ).fingerprint
+        for digest in ("", "a", "b")
+    }
+    assert len(fingerprints) == 3
+
+
+def test_overrides_can_be_sent() -> None:
+    for method in METHODS:
+        cell = PLANNER.cell(method, partition="dirichlet", seed=1, rewards=RANGE, leader=leader())
+        assert json.loads(json.dumps(cell.overrides)) == cell.overrides
+
+
+def test_methods_are_chosen_by_name_in_our_order() -> None:
+    assert [method.name for method in methods_named(["qi-dpfl", "fedavg"])] == ["fedavg", "qi-dpfl"]
+    assert methods_named(["all"]) == METHODS
+
+
+def test_an_unknown_method_is_named() -> None:
+    with pytest.raises(UnknownMethod, match="there is no method 'best'; there are all, fedavg"):
+        methods_named(["fedavg", "best"])

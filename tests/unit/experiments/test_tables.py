@@ -1,0 +1,41 @@
+"""The tables as files: what is written is what is read."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from synthetic_results import results
+
+from qidpfl_experiments.tables import Tables, read_tables, write_tables
+
+
+def test_tables_are_read_as_they_were_written(tmp_path: Path) -> None:
+    tables = results(methods=("fedavg", "qi-dpfl"), seeds=2)
+    write_tables(tmp_path, tables)
+    assert read_tables(tmp_path) == tables
+
+
+def test_what_is_unknown_stays_unknown_and_odd_texts_stay_whole(tmp_path: Path) -> None:
+    tables = results(methods=("fedavg",), partitions=("iid",), seeds=1)
+    odd = replace(tables.cells[0], state="failed", reason='a "quoted",\nbroken line; ε', accuracy=None, cost=None)
+    write_tables(tmp_path, replace(tables, cells=(odd,)))
+    (read,) = read_tables(tmp_path).cells
+    assert read == odd
+    assert read.accuracy is None
+
+
+def test_whether_a_client_was_kept_is_read_as_a_truth_value(tmp_path: Path) -> None:
+    tables = results(methods=("qi-dpfl",), partitions=("dirichlet",), seeds=1)
+    write_tables(tmp_path, tables)
+    assert [row.selected for row in read_tables(tmp_path).clients].count(False) == 4
+
+
+@pytest.mark.parametrize("value", [0.1 + 0.2, 1e-17, 1 / 3, float("inf")])
+def test_numbers_lose_no_digit(tmp_path: Path, value: float) -> None:
+    tables = results(methods=("qi-dpfl",), partitions=("iid",), seeds=1)
+    write_tables(tmp_path, replace(tables, cells=(replace(tables.cells[0], cost=value),)))
+    assert read_tables(tmp_path).cells[0].cost == value
+
+
+def test_a_missing_file_is_an_empty_table(tmp_path: Path) -> None:
+    assert read_tables(tmp_path) == Tables()
