@@ -102,7 +102,7 @@ ALLOWED: dict[str, set[str]] = {
     "qidpfl_client.noise": {"numpy", "scipy"},
     "qidpfl_client.options": {
         *("qidpfl_client.errors", "qidpfl_client.noise"),
-        *("pydantic", "typer", "qidpfl_shared.core", "qidpfl_shared.workloads"),
+        *("typer", "qidpfl_shared.command_line", "qidpfl_shared.core", "qidpfl_shared.workloads"),
     },
     "qidpfl_client.owner": {"qidpfl_shared.core"},
     "qidpfl_client.participant": {

@@ -26,7 +26,7 @@ from .joining import Applicant
 from .journal import Journal
 from .learning import OpenData
 from .ledger import as_json, lines, read_ledger
-from .options import one_line_errors
+from .options import guarded
 from .owner import Owner, Prices
 from .progress import Progress
 
@@ -42,7 +42,7 @@ class Stopped(BaseException):
 
 
 @app.command("run")
-@one_line_errors
+@guarded
 def run_command(
     server: options.Server,
     code: options.Code = None,
@@ -106,7 +106,7 @@ def run_command(
 
 
 @app.command("fleet")
-@one_line_errors
+@guarded
 def fleet_command(
     server: options.Server,
     clients: Annotated[int, typer.Option(min=1, max=100_000, help="how many participants")],
@@ -187,7 +187,7 @@ def fleet_command(
 
 
 @app.command("ledger")
-@one_line_errors
+@guarded
 def ledger_command(
     journal: JournalPath = Path("qidpfl-journal.sqlite"),
     delta: Annotated[float | None, typer.Option(help="at which epsilon is read  [default: the task's]")] = None,

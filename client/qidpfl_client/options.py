@@ -3,23 +3,18 @@
 import random
 import re
 import sys
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, ParamSpec, TypeVar
+from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
+from qidpfl_shared.command_line import one_line_errors
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.privacy.account import ReleaseRefused
 from qidpfl_shared.workloads.workload import WorkloadError
 
 from .errors import ClientError, Misconfigured
 from .noise import NoiseSource, SystemNoise, UnsafeSeededNoise
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 
 Server = Annotated[str, typer.Option(envvar="QIDPFL_SERVER", help="the coordinator's address, https://…")]
 Code = Annotated[str | None, typer.Option(help="the enrolment code; visible to other users of this machine")]
@@ -82,24 +77,7 @@ UnsafeSeed = Annotated[
 ]
 
 
-def one_line_errors(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """End with one readable line instead of a traceback."""
-
-    @wraps(function)
-    def wrapped(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        try:
-            return function(*args, **kwargs)
-        except (ClientError, WorkloadError, ImpossibleArgument, ReleaseRefused) as error:
-            message = str(error)
-        except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            message = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
-        except OSError as error:
-            message = f"{error.filename or ''} {error.strerror or error}".strip()
-        print(f"qidpfl-client: {' '.join(message.split())}", file=sys.stderr)
-        raise typer.Exit(1)
-
-    return wrapped
+guarded = one_line_errors("qidpfl-client", ClientError, WorkloadError, ImpossibleArgument, ReleaseRefused)
 
 
 def enrolment_code(code: str | None, code_file: Path | None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from qidpfl_shared.protocol.tasks import WorkloadSpec
+from qidpfl_shared.protocol.task_parts import WorkloadSpec
 from qidpfl_shared.workloads.loading import load_workload
 
 from .folder import ResultsFolder

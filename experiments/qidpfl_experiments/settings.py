@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qidpfl_shared.protocol.presets import PRESETS, UnknownPreset, merged
-from qidpfl_shared.protocol.tasks import Partition, PartitionKind
+from qidpfl_shared.protocol.task_parts import Partition, PartitionKind
 
 SETTINGS = Path(__file__).with_name("settings.toml")
 Positive = Annotated[float, Field(gt=0)]

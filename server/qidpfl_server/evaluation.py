@@ -16,7 +16,8 @@ import structlog
 
 from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.protocol.mechanisms import BoltOn
-from qidpfl_shared.protocol.tasks import TaskSpec, WorkloadSpec
+from qidpfl_shared.protocol.task_parts import WorkloadSpec
+from qidpfl_shared.protocol.tasks import TaskSpec
 from qidpfl_shared.protocol.wire import unflatten
 from qidpfl_shared.workloads.loading import load_workload
 from qidpfl_shared.workloads.own import published_name

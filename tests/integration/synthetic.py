@@ -13,7 +13,8 @@ from qidpfl_client.joining import Applicant
 from qidpfl_client.journal import Journal
 from qidpfl_client.noise import NoiseSource, SystemNoise
 from qidpfl_client.owner import Owner
-from qidpfl_shared.protocol.tasks import PrivacySpec, TaskSpec
+from qidpfl_shared.protocol.task_parts import PrivacySpec
+from qidpfl_shared.protocol.tasks import TaskSpec
 from qidpfl_shared.protocol.wire import Vector32
 
 BRISK = Retries(attempts=2, timeout_s=5.0, wait_initial_s=0.01, wait_max_s=0.05, jitter_s=0.01)

@@ -18,7 +18,7 @@ from qidpfl_shared.protocol.mechanisms import (
     PaperLiteral,
     UpdateClip,
 )
-from qidpfl_shared.protocol.tasks import PrivacySpec
+from qidpfl_shared.protocol.task_parts import PrivacySpec
 from qidpfl_shared.workloads.networks import layout_of
 from qidpfl_shared.workloads.records import Records
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from qidpfl_shared.protocol import mechanisms
-from qidpfl_shared.protocol.tasks import PrivacySpec
+from qidpfl_shared.protocol.task_parts import PrivacySpec
 from qidpfl_shared.protocol.wire import TensorLayout, Vector32
 from qidpfl_shared.workloads.records import Records
 

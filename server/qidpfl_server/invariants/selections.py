@@ -4,7 +4,7 @@ import math
 
 from qidpfl_shared.core.own_rules import OwnRuleFailed
 from qidpfl_shared.core.selection import label_distances
-from qidpfl_shared.protocol.tasks import SelectionRule
+from qidpfl_shared.protocol.task_parts import SelectionRule
 
 from ..domain import Client, ClientState, Task
 from ..enrolment import selection_of

@@ -29,7 +29,8 @@ from .fields import (
     Tuple,
     Yes,
 )
-from .tasks import Ordinal, TaskSpec
+from .task_parts import Ordinal
+from .tasks import TaskSpec
 
 Secret = Annotated[str, Field(min_length=16, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
 EnrolmentCode = Annotated[

@@ -7,7 +7,7 @@ from ..core.money import MICRO
 from ..core.reward import Weighting
 from . import layouts
 from .mechanisms import BoltOn, GradientOnce, MechanismSpec, PaperLiteral
-from .tasks import (
+from .task_parts import (
     AggregationSpec,
     BoundsSpec,
     GameSpec,
@@ -16,9 +16,9 @@ from .tasks import (
     PrivacySpec,
     RoundsSpec,
     SelectionSpec,
-    TaskSpec,
     WorkloadSpec,
 )
+from .tasks import TaskSpec
 from .wire import TensorLayout
 
 # Records per label in the training part of EMNIST ByClass (a stratified seventh of it): digits, A-Z, a-z.

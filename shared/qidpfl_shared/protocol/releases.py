@@ -4,7 +4,7 @@ import math
 import re
 
 from ..core.privacy.account import Release
-from .tasks import PrivacySpec
+from .task_parts import PrivacySpec
 
 HISTOGRAM = "histogram"
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..protocol.tasks import WorkloadSpec
+from ..protocol.task_parts import WorkloadSpec
 from .builtin import DATA_SETS, built_in
 from .folder import DataFolder, default_folder
 from .own import own_workload

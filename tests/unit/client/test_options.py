@@ -4,7 +4,6 @@ import random
 from pathlib import Path
 
 import pytest
-import typer
 
 from qidpfl_client import options
 from qidpfl_client.errors import ClientError, Misconfigured
@@ -52,19 +51,19 @@ def test_noise_is_unsafe_only_where_it_is_asked_for_and_says_so(capsys: pytest.C
 
 
 def test_every_failure_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    @options.one_line_errors
+    @options.guarded
     def client_error() -> None:
         raise ClientError("two\n  lines")
 
-    @options.one_line_errors
+    @options.guarded
     def impossible() -> None:
         Owner(privacy_value=-1.0)
 
-    @options.one_line_errors
+    @options.guarded
     def invalid() -> None:
         Declaration(rho=-1.0)
 
-    @options.one_line_errors
+    @options.guarded
     def missing() -> None:
         (tmp_path / "nowhere").read_text()
 
@@ -74,15 +73,15 @@ def test_every_failure_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path:
         (invalid, "rho: Input should be greater"),
         (missing, f"{tmp_path / 'nowhere'} No such file"),
     ):
-        with pytest.raises(typer.Exit) as caught:
+        with pytest.raises(SystemExit) as caught:
             fails()
-        assert caught.value.exit_code == 1
+        assert caught.value.code == 1
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("qidpfl-client: ") and said in line
 
 
 def test_a_mistake_in_the_program_is_not_hidden() -> None:
-    @options.one_line_errors
+    @options.guarded
     def broken() -> None:
         raise AssertionError("a bug")
 

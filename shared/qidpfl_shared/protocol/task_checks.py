@@ -1,0 +1,146 @@
+"""What must hold between the parts of a task's spec. Each refusal has a code that clients and tests can rely on."""
+
+import math
+from typing import TYPE_CHECKING
+
+from pydantic_core import PydanticCustomError
+
+from ..core.arguments import ImpossibleArgument
+from ..core.privacy.mechanisms import UploadKind
+from ..core.reward import RewardPolicy
+from . import layouts
+from .errors import ErrorCode
+from .task_parts import PartitionKind, SelectionRule
+
+if TYPE_CHECKING:
+    from .tasks import TaskSpec
+
+
+def check_consistent(spec: "TaskSpec") -> None:
+    """Refuse parts that contradict each other."""
+    _check_layout(spec)
+    _check_game(spec)
+    _check_mechanism(spec)
+    _check_selection(spec)
+    _check_bounds(spec)
+    _check_partition(spec)
+
+
+def _refuse(code: ErrorCode, message: str) -> PydanticCustomError:
+    # Braces would be read as placeholders.
+    return PydanticCustomError(code.value, message.replace("{", "(").replace("}", ")"))
+
+
+def _check_layout(spec: "TaskSpec") -> None:
+    workload = spec.workload
+    known = layouts.built_in(dataset=workload.dataset, network=workload.network)
+    # Every built-in network ends with one bias per label.
+    if known is not None and (spec.layout != known or known.tensors[-1].shape != (workload.labels,)):
+        shapes = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in known.tensors)
+        message = f"network {workload.network} on data set {workload.dataset} has the layout {shapes}"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+
+
+def _check_game(spec: "TaskSpec") -> None:
+    game, noise = spec.game, spec.privacy.noise
+    if game.policy in (RewardPolicy.MAX, RewardPolicy.RANDOM) and game.reward_range is None:
+        raise _refuse(ErrorCode.REWARD_RANGE_REQUIRED, f"policy {game.policy} needs a reward range")
+    given = [rewards for rewards in (game.fixed_reward_micro, game.reward_schedule_micro) if rewards is not None]
+    if len(given) != (game.policy == RewardPolicy.FIXED):
+        message = "fixed_reward_micro or reward_schedule_micro belongs to policy fixed, and it needs one of them"
+        raise _refuse(ErrorCode.REWARD_REQUIRED, message)
+    if game.reward_schedule_micro is not None and len(game.reward_schedule_micro) != game.horizon:
+        message = f"reward_schedule_micro must have one reward for each of the {game.horizon} rounds"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    if (game.policy == RewardPolicy.OWN) != (game.own_rules is not None):
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "game.own_rules belongs to policy own, and it needs it")
+    if game.policy != RewardPolicy.NONE and not noise:
+        raise _refuse(ErrorCode.PAID_WITHOUT_NOISE, f"policy {game.policy} pays for budgets, which need noise")
+    if game.policy == RewardPolicy.NONE and noise:
+        raise _refuse(ErrorCode.NOISE_WITHOUT_BUDGET, "policy none has no budgets: switch the noise off")
+    if game.reward_range is not None and game.reward_range.minimum_micro > game.reward_range.maximum_micro:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "the reward range is empty: its minimum exceeds its maximum")
+    try:
+        spec.cost_model()
+    except ImpossibleArgument as error:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, str(error)) from error
+
+
+def _check_mechanism(spec: "TaskSpec") -> None:
+    try:
+        mechanism = spec.privacy.mechanism.build()
+    except ImpossibleArgument as error:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, str(error)) from error
+    step = spec.aggregation
+    if mechanism.kind is UploadKind.UPDATE and (step.learning_rate, step.momentum) != (1.0, 0.0):
+        message = f"{mechanism.name} uploads finished updates: learning_rate must be 1 and momentum 0"
+        raise _refuse(ErrorCode.SERVER_STEP_FIXED, message)
+    if mechanism.name == "bolt_on" and not spec.workload.convex:
+        raise _refuse(ErrorCode.CONVEX_NETWORK_REQUIRED, "bolt_on is proven for convex workloads only")
+
+
+def _check_selection(spec: "TaskSpec") -> None:
+    weights = spec.selection.reference_weights
+    if (spec.selection.reference == "given") != (weights is not None):
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "reference_weights belong to reference given, and it needs them")
+    if weights is not None and (len(weights) != spec.workload.labels or not 0 < math.fsum(weights) < math.inf):
+        message = f"reference_weights must be {spec.workload.labels} numbers with a positive sum"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    _check_selection_rule(spec)
+
+
+def _check_selection_rule(spec: "TaskSpec") -> None:
+    chosen = spec.selection
+    for field in (chosen.random_clients, chosen.seed):
+        if (chosen.rule is SelectionRule.RANDOM) != (field is not None):
+            message = "random_clients and selection.seed belong to rule random, and it needs both"
+            raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    if chosen.random_clients is not None and chosen.random_clients < spec.rounds.min_clients:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "random_clients is below min_clients: no selection could succeed")
+    if (chosen.rule is SelectionRule.OWN) != (chosen.own_rules is not None):
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "selection.own_rules belongs to rule own, and it needs it")
+    if spec.rounds.late_joiners and chosen.rule in (SelectionRule.RANDOM, SelectionRule.OWN):
+        message = f"rule {chosen.rule} looks at all clients together: late joiners could only be judged alone"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+
+
+def _check_bounds(spec: "TaskSpec") -> None:
+    bounds, rounds = spec.bounds, spec.rounds
+    if bounds.privacy_value_min > bounds.privacy_value_max:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "privacy_value_min exceeds privacy_value_max")
+    if bounds.rho_min > bounds.rho_max:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "rho_min exceeds rho_max")
+    if (spec.game.fixed_reward_micro or 0) > bounds.reward_max_micro:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "fixed_reward_micro exceeds reward_max_micro")
+    if max(spec.game.reward_schedule_micro or (0,)) > bounds.reward_max_micro:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "a reward of reward_schedule_micro exceeds reward_max_micro")
+    if bounds.reward_max_micro > bounds.reward_total_micro:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "reward_max_micro exceeds reward_total_micro")
+    if rounds.min_updates > rounds.min_clients:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "min_updates exceeds min_clients: a round could never settle")
+    if rounds.expected_clients is not None and rounds.expected_clients < rounds.min_clients:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "expected_clients is below min_clients")
+    if spec.game.reward_range is not None and spec.game.reward_range.minimum_micro > bounds.reward_max_micro:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "the reward range begins above reward_max_micro")
+    if max(rounds.min_clients, rounds.expected_clients or 0) > bounds.clients_max:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "more clients are expected than clients_max allows")
+
+
+def _check_partition(spec: "TaskSpec") -> None:
+    partition = spec.workload.partition
+    if partition is None:
+        if spec.workload != spec.workload.whole:
+            message = "training_records and validation_records are of a testbed, which has a partition"
+            raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+        return
+    if (spec.workload.training_records or partition.clients) < partition.clients:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "training_records are fewer than the clients of the partition")
+    if partition.concentration is None and partition.kind not in (PartitionKind.IID, PartitionKind.SHARDS):
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, f"partition {partition.kind} needs a concentration")
+    ordinals = partition.two_class_ordinals
+    if ordinals and partition.kind is not PartitionKind.QUALITY_MIX:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "two_class_ordinals belong to partition quality_mix")
+    if len(set(ordinals)) != len(ordinals) or any(ordinal >= partition.clients for ordinal in ordinals):
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "two_class_ordinals must be different clients of the partition")
+    if max(spec.rounds.min_clients, spec.rounds.expected_clients or 0) > partition.clients:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "more clients are expected than the partition has shards")

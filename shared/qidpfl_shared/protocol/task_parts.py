@@ -1,0 +1,185 @@
+"""The parts of a task's spec: workload, selection, game, privacy, aggregation, rounds, bounds, retention."""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ..core.reward import RewardPolicy, Weighting
+from ..core.selection import Shortfall
+from .fields import Choice, Fraction, Message, Micro, Name, PositiveCount, PrivacyValue, Rho, Seconds, Tuple, is_absent
+from .mechanisms import MechanismSpec
+
+Labels = Annotated[int, Field(ge=1, le=100_000)]
+Ordinal = Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class PartitionKind(StrEnum):
+    """How a testbed divides one data set among its clients."""
+
+    IID = "iid"
+    DIRICHLET_CLASS = "dirichlet_class"
+    DIRICHLET_CLIENT = "dirichlet_client"
+    SHARDS = "shards"
+    QUALITY_MIX = "quality_mix"
+
+
+class SelectionRule(StrEnum):
+    """Who may take part, judged by labels."""
+
+    THRESHOLD = "threshold"
+    ALL = "all"
+    UNION = "union"
+    RANDOM = "random"
+    OWN = "own"
+
+
+class AuditMode(StrEnum):
+    """What follows from a failed noise audit: nothing, a mark, or rejection without pay."""
+
+    OFF = "off"
+    FLAG = "flag"
+    REJECT = "reject"
+
+
+class Partition(Message):
+    """The shards of a testbed: client k gets the k-th. Clients with data of their own ignore it."""
+
+    kind: Choice[PartitionKind]
+    clients: PositiveCount = Field(le=1_000_000)
+    concentration: float | None = Field(default=None, gt=0, le=1e6, description="of the Dirichlet distribution")
+    two_class_ordinals: Tuple[Ordinal] = Field(default=(), description="quality_mix: who holds two labels only")
+    seed: int = Field(default=0, ge=0, le=2**32 - 1)
+
+
+class WorkloadSpec(Message):
+    """What is learnt: the data set, the network, and how a testbed divides the data."""
+
+    dataset: Name = Field(description="a built-in data set, or module:Class of a workload of your own")
+    network: Name
+    labels: Labels
+    convex: bool = Field(default=False, description="the loss is convex in the parameters (softmax regression)")
+    partition: Partition | None = None
+    training_records: PositiveCount | None = Field(
+        default=None,
+        exclude_if=is_absent,
+        description="of a testbed's training records only so many, chosen at random, the same ones everywhere; null:"
+        " all. Clients with data of their own ignore it",
+    )
+    validation_records: PositiveCount | None = Field(
+        default=None,
+        exclude_if=is_absent,
+        description="so many of a testbed's training records are nobody's, and models are evaluated on them instead of"
+        " the held-out ones: for choosing hyper-parameters without looking at the test set; null: none",
+    )
+
+    @property
+    def whole(self) -> "WorkloadSpec":
+        """The same workload with all of its records."""
+        return self.model_copy(update={"training_records": None, "validation_records": None})
+
+
+class SelectionSpec(Message):
+    """Quality-aware selection by label distance (L1, 0 to 2) to a reference distribution."""
+
+    rule: Choice[SelectionRule] = SelectionRule.THRESHOLD
+    distance_threshold: float = Field(default=0.75, ge=0, le=2)
+    reference: Literal["uniform", "pooled", "given"] = "uniform"
+    reference_weights: Tuple[Annotated[float, Field(ge=0, le=1e15)]] | None = Field(default=None, max_length=100_000)
+    shortfall: Choice[Shortfall] = Field(
+        default=Shortfall.FAIL, description="when fewer than min_clients pass: fail, or fill up with the nearest"
+    )
+    random_clients: PositiveCount | None = Field(
+        default=None, exclude_if=is_absent, description="rule random: how many are kept, all where fewer are there"
+    )
+    seed: int | None = Field(default=None, ge=0, le=2**32 - 1, exclude_if=is_absent, description="of rule random")
+    own_rules: Name | None = Field(
+        default=None, exclude_if=is_absent, description="rule own: the operator's rules of this name, FILE of FILE.py"
+    )
+
+
+class RewardRangeSpec(Message):
+    """The rewards that are admissible in a round."""
+
+    minimum_micro: Micro
+    maximum_micro: Micro
+
+
+class GameSpec(Message):
+    """The two-stage game: how the reward is chosen, and the constants of the server's cost."""
+
+    policy: Choice[RewardPolicy] = RewardPolicy.OPTIMAL
+    horizon: int = Field(ge=1, le=1_000_000, description="the number of rounds T")
+    discount: float = Field(ge=1e-6, le=1, description="π: what a unit of reward counts one round later")
+    privacy_weight: float = Field(ge=1e-9, le=1e9, description="φ1: weight of the privacy cost")
+    accuracy_weight: float = Field(default=0.5, ge=0, lt=1, description="γ: weight of accuracy against reward")
+    smoothness: float = Field(default=10.0, ge=1e-9, le=1e9, description="β")
+    convexity: float = Field(ge=1e-9, le=1e9, description="λ")
+    gradient_bound: float = Field(default=1.0, ge=0, le=1e9, description="V: bound of the mean gradient")
+    min_share: float = Field(default=0.3, ge=0, le=1, description="invite no client below this part of a fair share")
+    reward_range: RewardRangeSpec | None = None
+    fixed_reward_micro: Micro | None = Field(default=None, description="policy fixed: the reward of every round")
+    reward_schedule_micro: Tuple[Micro] | None = Field(
+        default=None,
+        max_length=1_000_000,
+        exclude_if=is_absent,
+        description="policy fixed, instead of fixed_reward_micro: the reward of each round",
+    )
+    own_rules: Name | None = Field(
+        default=None, exclude_if=is_absent, description="policy own: the operator's rules of this name, FILE of FILE.py"
+    )
+    seed: int = Field(default=0, ge=0, le=2**32 - 1, description="of policy random")
+
+
+class PrivacySpec(Message):
+    """What clients release, and how it is audited."""
+
+    mechanism: MechanismSpec
+    noise: bool = Field(default=True, description="off: the same computation without noise, an unprotected release")
+    delta: Fraction = Field(default=1e-5, description="at which epsilon is reported")
+    histogram_rho: Rho | None = Field(default=None, description="suggested budget of the label histogram")
+    lifetime_rho: Rho | None = Field(default=None, description="suggested lifetime budget of a client")
+    audit: Choice[AuditMode] = AuditMode.FLAG
+    audit_alpha: Fraction = Field(default=1e-3, description="chance of any false accusation in the whole task")
+
+
+class AggregationSpec(Message):
+    """How updates are averaged and applied."""
+
+    weighting: Choice[Weighting] = Weighting.SIZE
+    learning_rate: float = Field(default=1.0, ge=1e-9, le=1e6)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+
+
+class RoundsSpec(Message):
+    """Windows, minima and retries."""
+
+    enrolment_window_s: Seconds = 60.0
+    quiet_s: Seconds = Field(default=10.0, description="selection starts when nobody new came for this long")
+    declare_s: Seconds = 30.0
+    deliver_s: Seconds = 120.0
+    expected_clients: PositiveCount | None = Field(default=None, description="selection starts when so many are there")
+    min_clients: int = Field(default=3, ge=2, le=1_000_000)
+    min_updates: int = Field(default=3, ge=1, le=1_000_000)
+    max_attempts: int = Field(default=3, ge=1, le=1000)
+    set_aside_after: int = Field(default=3, ge=1, le=1_000_000, description="rounds missed in a row")
+    late_joiners: bool = False
+
+
+class BoundsSpec(Message):
+    """Limits on what clients may report and the task may pay; what lies outside is refused."""
+
+    rho_max: Rho
+    rho_min: Rho = Field(default=1e-6, description="a smaller budget would drown the average in noise")
+    privacy_value_min: PrivacyValue = 0.01
+    privacy_value_max: PrivacyValue = 100.0
+    size_max: PositiveCount = 10_000_000
+    clients_max: PositiveCount = Field(default=1000, le=1_000_000)
+    reward_max_micro: Micro
+    reward_total_micro: Micro
+
+
+class Retention(Message):
+    """Which updates and models are kept on disk: all, or those of the last rounds."""
+
+    last_rounds: PositiveCount | None = Field(default=None, description="null: all")
