@@ -1,7 +1,6 @@
 """What must hold between the parts of a task's spec. Each refusal has a code that clients and tests can rely on."""
 
 import math
-from typing import TYPE_CHECKING
 
 from pydantic_core import PydanticCustomError
 
@@ -10,13 +9,10 @@ from ..core.privacy.mechanisms import UploadKind
 from ..core.reward import RewardPolicy
 from . import layouts
 from .errors import ErrorCode
-from .task_parts import PartitionKind, SelectionRule
-
-if TYPE_CHECKING:
-    from .tasks import TaskSpec
+from .task_parts import PartitionKind, SelectionRule, TaskParts
 
 
-def check_consistent(spec: "TaskSpec") -> None:
+def check_consistent(spec: TaskParts) -> None:
     """Refuse parts that contradict each other."""
     _check_layout(spec)
     _check_game(spec)
@@ -31,7 +27,7 @@ def _refuse(code: ErrorCode, message: str) -> PydanticCustomError:
     return PydanticCustomError(code.value, message.replace("{", "(").replace("}", ")"))
 
 
-def _check_layout(spec: "TaskSpec") -> None:
+def _check_layout(spec: TaskParts) -> None:
     workload = spec.workload
     known = layouts.built_in(dataset=workload.dataset, network=workload.network)
     # Every built-in network ends with one bias per label.
@@ -41,7 +37,7 @@ def _check_layout(spec: "TaskSpec") -> None:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
 
 
-def _check_game(spec: "TaskSpec") -> None:
+def _check_game(spec: TaskParts) -> None:
     game, noise = spec.game, spec.privacy.noise
     if game.policy in (RewardPolicy.MAX, RewardPolicy.RANDOM) and game.reward_range is None:
         raise _refuse(ErrorCode.REWARD_RANGE_REQUIRED, f"policy {game.policy} needs a reward range")
@@ -66,7 +62,7 @@ def _check_game(spec: "TaskSpec") -> None:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, str(error)) from error
 
 
-def _check_mechanism(spec: "TaskSpec") -> None:
+def _check_mechanism(spec: TaskParts) -> None:
     try:
         mechanism = spec.privacy.mechanism.build()
     except ImpossibleArgument as error:
@@ -79,7 +75,7 @@ def _check_mechanism(spec: "TaskSpec") -> None:
         raise _refuse(ErrorCode.CONVEX_NETWORK_REQUIRED, "bolt_on is proven for convex workloads only")
 
 
-def _check_selection(spec: "TaskSpec") -> None:
+def _check_selection(spec: TaskParts) -> None:
     weights = spec.selection.reference_weights
     if (spec.selection.reference == "given") != (weights is not None):
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "reference_weights belong to reference given, and it needs them")
@@ -89,7 +85,7 @@ def _check_selection(spec: "TaskSpec") -> None:
     _check_selection_rule(spec)
 
 
-def _check_selection_rule(spec: "TaskSpec") -> None:
+def _check_selection_rule(spec: TaskParts) -> None:
     chosen = spec.selection
     for field in (chosen.random_clients, chosen.seed):
         if (chosen.rule is SelectionRule.RANDOM) != (field is not None):
@@ -104,7 +100,7 @@ def _check_selection_rule(spec: "TaskSpec") -> None:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
 
 
-def _check_bounds(spec: "TaskSpec") -> None:
+def _check_bounds(spec: TaskParts) -> None:
     bounds, rounds = spec.bounds, spec.rounds
     if bounds.privacy_value_min > bounds.privacy_value_max:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "privacy_value_min exceeds privacy_value_max")
@@ -126,7 +122,7 @@ def _check_bounds(spec: "TaskSpec") -> None:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "more clients are expected than clients_max allows")
 
 
-def _check_partition(spec: "TaskSpec") -> None:
+def _check_partition(spec: TaskParts) -> None:
     partition = spec.workload.partition
     if partition is None:
         if spec.workload != spec.workload.whole:

@@ -5,10 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ..core.reward import RewardPolicy, Weighting
+from ..core.reward import CostModel, RewardPolicy, Weighting
 from ..core.selection import Shortfall
 from .fields import Choice, Fraction, Message, Micro, Name, PositiveCount, PrivacyValue, Rho, Seconds, Tuple, is_absent
 from .mechanisms import MechanismSpec
+from .wire import TensorLayout
 
 Labels = Annotated[int, Field(ge=1, le=100_000)]
 Ordinal = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -183,3 +184,35 @@ class Retention(Message):
     """Which updates and models are kept on disk: all, or those of the last rounds."""
 
     last_rounds: PositiveCount | None = Field(default=None, description="null: all")
+
+
+class TaskParts(Message):
+    """All parts together, each valid by itself."""
+
+    workload: WorkloadSpec
+    layout: TensorLayout
+    selection: SelectionSpec = SelectionSpec()
+    game: GameSpec
+    privacy: PrivacySpec
+    aggregation: AggregationSpec = AggregationSpec()
+    rounds: RoundsSpec = RoundsSpec()
+    bounds: BoundsSpec
+    retention: Retention = Retention()
+    target_accuracy: Fraction | None = Field(default=None, description="stop when it is reached")
+
+    @property
+    def dimension(self) -> int:
+        """The number of model parameters d."""
+        return self.layout.dimension
+
+    def cost_model(self) -> CostModel:
+        """The constants of the server's cost."""
+        return CostModel(
+            dimension=self.dimension,
+            horizon=self.game.horizon,
+            accuracy_weight=self.game.accuracy_weight,
+            smoothness=self.game.smoothness,
+            convexity=self.game.convexity,
+            gradient_bound=self.game.gradient_bound,
+            discount=self.game.discount,
+        )

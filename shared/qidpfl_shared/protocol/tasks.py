@@ -3,13 +3,13 @@
 import hashlib
 import json
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from ..core.arguments import ImpossibleArgument, Vector
 from ..core.money import from_micro
 from ..core.own_rules import OwnSelect
 from ..core.planning import RoundRules
-from ..core.reward import CostModel, RewardRange
+from ..core.reward import RewardRange
 from ..core.selection import (
     All,
     Histograms,
@@ -22,35 +22,12 @@ from ..core.selection import (
     pooled_reference,
     uniform_reference,
 )
-from .fields import Fraction, Message
 from .task_checks import check_consistent
-from .task_parts import (
-    AggregationSpec,
-    BoundsSpec,
-    GameSpec,
-    PrivacySpec,
-    Retention,
-    RoundsSpec,
-    SelectionRule,
-    SelectionSpec,
-    WorkloadSpec,
-)
-from .wire import TensorLayout
+from .task_parts import SelectionRule, TaskParts
 
 
-class TaskSpec(Message):
+class TaskSpec(TaskParts):
     """A federated task."""
-
-    workload: WorkloadSpec
-    layout: TensorLayout
-    selection: SelectionSpec = SelectionSpec()
-    game: GameSpec
-    privacy: PrivacySpec
-    aggregation: AggregationSpec = AggregationSpec()
-    rounds: RoundsSpec = RoundsSpec()
-    bounds: BoundsSpec
-    retention: Retention = Retention()
-    target_accuracy: Fraction | None = Field(default=None, description="stop when it is reached")
 
     @model_validator(mode="after")
     def _check(self) -> "TaskSpec":
@@ -58,27 +35,10 @@ class TaskSpec(Message):
         return self
 
     @property
-    def dimension(self) -> int:
-        """The number of model parameters d."""
-        return self.layout.dimension
-
-    @property
     def digest(self) -> str:
         """The SHA-256 of the spec in canonical JSON: the same on every machine."""
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(canonical.encode()).hexdigest()
-
-    def cost_model(self) -> CostModel:
-        """The constants of the server's cost."""
-        return CostModel(
-            dimension=self.dimension,
-            horizon=self.game.horizon,
-            accuracy_weight=self.game.accuracy_weight,
-            smoothness=self.game.smoothness,
-            convexity=self.game.convexity,
-            gradient_bound=self.game.gradient_bound,
-            discount=self.game.discount,
-        )
 
     def round_rules(self) -> RoundRules:
         """What `plan_round` needs to know of the task."""
