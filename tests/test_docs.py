@@ -9,6 +9,9 @@ import typer
 from fastapi.routing import APIRoute
 
 from qidpfl_client.__main__ import app as client_app
+from qidpfl_experiments.__main__ import app as experiments_app
+from qidpfl_experiments.methods import BY_NAME
+from qidpfl_experiments.tables import FILES
 from qidpfl_server.__main__ import app
 from qidpfl_server.api import admin, participants, reading, roster
 from qidpfl_server.domain import EndReason
@@ -34,9 +37,11 @@ CLIENTS = (ROOT / "docs" / "clients.md").read_text()
 WORKLOADS = (ROOT / "docs" / "workloads.md").read_text()
 DOCKER = (ROOT / "docs" / "docker.md").read_text()
 OWN_RULES = (ROOT / "docs" / "own-rules.md").read_text()
+EXPERIMENTS = (ROOT / "docs" / "experiments.md").read_text()
+RESULTS = ROOT / "docs" / "results"
 LINKS = re.findall(
     r"\]\(([^)#:]+)\)",
-    README + PAPER_MAP + PROTOCOL + OPERATIONS + PARTICIPANT + CLIENTS + WORKLOADS + DOCKER + OWN_RULES,
+    README + PAPER_MAP + PROTOCOL + OPERATIONS + PARTICIPANT + CLIENTS + WORKLOADS + DOCKER + OWN_RULES + EXPERIMENTS,
 )
 
 
@@ -153,9 +158,9 @@ def test_every_command_is_documented(name: str) -> None:
     assert name in re.split(r"[\s|]+", OPERATIONS.split("```")[1])
 
 
-def client_options() -> list[tuple[str, str]]:
-    """Every command of the client with each of its options."""
-    group = typer.main.get_group(client_app)
+def options_of(commands: typer.Typer) -> list[tuple[str, str]]:
+    """Every command with each of its options."""
+    group = typer.main.get_group(commands)
     return [
         (name, option)
         for name, command in group.commands.items()
@@ -165,14 +170,39 @@ def client_options() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("command", "option"), client_options(), ids=map(" ".join, client_options()))
+CLIENT_OPTIONS = options_of(client_app)
+EXPERIMENT_OPTIONS = options_of(experiments_app)
+
+
+@pytest.mark.parametrize(("command", "option"), CLIENT_OPTIONS, ids=map(" ".join, CLIENT_OPTIONS))
 def test_every_option_of_the_client_is_documented(command: str, option: str) -> None:
     assert re.search(rf"`(qidpfl-client {command} )?{option}[` ]", PARTICIPANT)
 
 
-@pytest.mark.parametrize("name", sorted({command for command, _ in client_options()}))
+@pytest.mark.parametrize("name", sorted({command for command, _ in CLIENT_OPTIONS}))
 def test_every_command_of_the_client_is_documented(name: str) -> None:
     assert f"qidpfl-client {name}" in PARTICIPANT
+
+
+@pytest.mark.parametrize("option", sorted({option for _, option in EXPERIMENT_OPTIONS}))
+def test_every_option_of_the_experiments_is_documented(option: str) -> None:
+    assert re.search(rf"{option}\b", EXPERIMENTS)
+
+
+@pytest.mark.parametrize("name", sorted(typer.main.get_group(experiments_app).commands))
+def test_every_command_of_the_experiments_is_documented(name: str) -> None:
+    assert f"qidpfl-experiments {name}" in EXPERIMENTS
+
+
+@pytest.mark.parametrize("name", [*BY_NAME, *FILES.values()])
+def test_every_method_and_every_table_of_the_experiments_is_documented(name: str) -> None:
+    assert f"`{name}`" in EXPERIMENTS
+
+
+@pytest.mark.parametrize("page", sorted(RESULTS.rglob("*.md")), ids=lambda page: str(page.relative_to(RESULTS)))
+def test_results_link_only_what_is_there(page: Path) -> None:
+    links = [link for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()) if not link.startswith("http")]
+    assert links and all((page.parent / link).exists() for link in links)
 
 
 @pytest.mark.parametrize("name", [*RewardPolicy, *SelectionRule], ids=str)
