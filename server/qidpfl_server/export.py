@@ -84,7 +84,7 @@ def _read(
         raise Refused(ErrorCode.NOT_FOUND, f"there is no model version {version}; {kept}")
     clients = tx.clients.of_task(task_id)
     held = tx.rounds.of_task(task_id)
-    results = [round_result(tx, task, known.round_number, viewer=None) for known in held]
+    results = [round_result(tx, task, known.round_number) for known in held]
     ledgers = [(client, ledger(tx, client.client_id)) for client in clients]
     still_open = {release_of(known.round_number) for known in held if known.state is RoundState.OPEN}
     tables = {

@@ -138,14 +138,13 @@ def selection_verdict(tx: Transaction, client_id: str) -> SelectionVerdict:
     )
 
 
-def round_result(tx: Transaction, task: Task, round_number: int, *, viewer: str | None) -> RoundResult:
-    """A round and what came of it: for a client the totals and itself, for others (`viewer` None) everybody."""
+def round_result(tx: Transaction, task: Task, round_number: int) -> RoundResult:
+    """A round and what came of it, with everybody's part once it is closed: for admin and viewer."""
     held = tx.rounds.get(task.task_id, round_number)
     if held is None:
         raise Refused(ErrorCode.NOT_FOUND, f"round {round_number} has not been announced")
     payments = tx.rounds.payments(task.task_id, round_number)
     closed = held.state is not RoundState.OPEN
-    results = _client_results(tx, task, held, payments) if closed else []
     version = round_number if held.state is RoundState.SETTLED else held.base_version
     model = tx.tasks.model(task.task_id, version)
     return RoundResult(
@@ -163,9 +162,14 @@ def round_result(tx: Transaction, task: Task, round_number: int, *, viewer: str 
         accuracy=held.accuracy,
         loss=held.loss,
         timing=_timing(held),
-        own=next((result for result in results if result.client_id == viewer), None),
-        clients=None if viewer is not None or not closed else tuple(results),
+        clients=tuple(_client_results(tx, task, held, payments)) if closed else None,
     )
+
+
+def as_seen_by(result: RoundResult, client_id: str) -> RoundResult:
+    """A round for one client: the totals and itself."""
+    own = next((part for part in result.clients or () if part.client_id == client_id), None)
+    return result.model_copy(update={"own": own, "clients": None})
 
 
 def _timing(held: Round) -> RoundTiming | None:

@@ -285,7 +285,7 @@ def test_a_store_from_before_rounds_were_timed_goes_on(opened: Open, store_url: 
         connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     upgraded = opened()
     assert upgraded.read(lambda tx: tx.rounds.of_task(task_id)) == [replace(held, **TIMINGS) for held in before]
-    shown = upgraded.read(lambda tx: round_result(tx, task_of(upgraded, task_id), 1, viewer=None))
+    shown = upgraded.read(lambda tx: round_result(tx, task_of(upgraded, task_id), 1))
     assert shown.state is RoundState.SETTLED and shown.timing is None
     assert settle_if_due(upgraded, task_id, None, NOW, stop=True)
     assert task_of(upgraded, task_id).state is TaskState.STOPPED
@@ -336,7 +336,7 @@ def test_what_was_not_evaluated_took_no_time_to_evaluate(store: Store, evaluator
     assert held.settlement_s is not None and held.evaluation_s is None
     assert (following.settled_at, following.settlement_s) == (None, None)
     task = task_of(store, task_id)
-    shown = [store.read(lambda tx, n=n: round_result(tx, task, n, viewer=None)).timing for n in (1, 2)]  # type: ignore[misc]
+    shown = [store.read(lambda tx, n=n: round_result(tx, task, n)).timing for n in (1, 2)]  # type: ignore[misc]
     assert shown[0] is not None and shown[0].settlement_s == held.settlement_s
     assert shown[1] is not None and shown[1].settled_at is None and shown[1].opened_at == shown[0].settled_at
 

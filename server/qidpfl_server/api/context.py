@@ -21,6 +21,7 @@ from .announcements import Announcements
 from .callers import KnownCallers
 from .downloads import Downloads
 from .metrics import Metrics
+from .settled_rounds import SettledRounds
 from .together import Together
 from .turns import Turns
 
@@ -54,6 +55,7 @@ class Context:
         self.readers = anyio.CapacityLimiter(8)
         self.turns = Turns()
         self.downloads = Downloads()
+        self.settled_rounds = SettledRounds()
         self.upload_slots = asyncio.Semaphore(settings.max_uploads)
         # Syncs that run at the same time share the disk's own commits.
         self.disk = anyio.CapacityLimiter(16)

@@ -18,7 +18,7 @@ from ..lifecycle import locked
 from ..model_files import safetensors_bytes
 from ..retention import first_kept_version
 from ..store.transaction import Transaction
-from ..views import model_info, round_result, task_view
+from ..views import as_seen_by, model_info, round_result, task_view
 from .auth import AnybodyOfTask, Operator, Reader, RoundNumber, TaskId
 from .context import Context, Ctx
 from .downloads import download_response, is_known
@@ -92,7 +92,11 @@ async def get_model(
 @router.get("/rounds/{round_number}", summary="Result of a round", responses=responses(*_READ))
 async def get_round(context: Ctx, caller: Reader, task_id: TaskId, round_number: RoundNumber) -> RoundResult:
     """The totals, and one's own part; for admin and viewer everybody's, once the round is closed."""
-    return await context.read(lambda tx: round_result(tx, locked(tx, task_id), round_number, viewer=caller.client_id))
+    result = context.settled_rounds.get(task_id, round_number)
+    if result is None:
+        result = await context.read(lambda tx: round_result(tx, locked(tx, task_id), round_number))
+        context.settled_rounds.remember(task_id, result)
+    return result if caller.client_id is None else as_seen_by(result, caller.client_id)
 
 
 @router.get(
