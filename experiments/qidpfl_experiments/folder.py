@@ -12,6 +12,8 @@ from typing import Any
 
 from .calibration import Calibration, write_overrides
 from .cells import CellFiles, CellResult
+from .methods import QI_DPFL
+from .plans import Planner
 from .settings import Setup
 from .tables import CalibrationRow, Tables, TuningRow, read_tables, write_tables
 
@@ -34,9 +36,9 @@ class ResultsFolder:
         self._config = path / CONFIG
         # Partitions are added one by one; everything else must stay the same.
         self._setup = setup.model_dump(mode="json", exclude={"partitions"}) | {"reproducible": reproducible}
-        self._bind()
+        self._bind(setup)
 
-    def _bind(self) -> None:
+    def _bind(self, setup: Setup) -> None:
         if self._config.exists():
             known = read_config(self.path)["setup"]
             different = sorted(name for name in self._setup if known.get(name) != self._setup[name])
@@ -44,7 +46,8 @@ class ResultsFolder:
                 raise OtherSetup(f"{self.path} holds results with another {different[0]}; choose another --out")
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        self._write_config({"setup": self._setup, "versions": versions(), "runs": []})
+        config = {"setup": self._setup, "spec": _whole_spec(setup), "versions": versions(), "runs": []}
+        self._write_config(config)
 
     def note_run(self, command: str, *, audit: str, wall_s: float) -> None:
         """Add a run to the configuration: when, by which command, and what the coordinator's audit said."""
@@ -80,6 +83,12 @@ class ResultsFolder:
         )
         write_tables(self.path, tables)
         return tables
+
+
+def _whole_spec(setup: Setup) -> dict[str, Any]:
+    """The task of QI-DPFL, with everything that the preset says: the other cells differ as their methods do."""
+    cell = Planner(setup=setup).cell(QI_DPFL, partition=next(iter(setup.partitions)), seed=0, rewards=None, leader=None)
+    return cell.spec.model_dump(mode="json")
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -80,7 +80,8 @@ def test_the_configuration_says_what_was_run_with_what(tmp_path: Path) -> None:
     folder = ResultsFolder(tmp_path, SETUP, reproducible=False)
     folder.note_run("qidpfl-experiments run", audit="5 checks, 0 violated", wall_s=1.234)
     config = read_config(tmp_path)
-    assert config["setup"]["task"]["game"]["horizon"] == 3
+    assert config["setup"]["task"]["game"]["horizon"] == config["spec"]["game"]["horizon"] == 3
+    assert config["spec"]["aggregation"]["learning_rate"] == 3.0
     assert {"python", "torch", "numpy", "qidpfl-server"} <= config["versions"].keys()
     assert [(run["command"], run["wall_s"]) for run in config["runs"]] == [("qidpfl-experiments run", 1.2)]
 
