@@ -14,10 +14,14 @@ from .store.blobs import Blobs
 
 
 def initial_parameters(spec: TaskSpec) -> Parameters:
-    """Version 0: zero for convex models; else every layer uniform in ±1/sqrt(fan-in), the same for the same spec."""
+    """Version 0: zero for convex models; else every layer uniform in ±1/sqrt(fan-in).
+
+    It depends on workload and layout alone, so that tasks which differ in game or privacy start from the same model.
+    """
     if spec.workload.convex:
         return np.zeros(spec.dimension, dtype=np.float32)
-    source = np.random.default_rng(list(hashlib.sha256(spec.digest.encode()).digest()))
+    what = f"{spec.workload.model_dump_json()}{spec.layout.model_dump_json()}"
+    source = np.random.default_rng(list(hashlib.sha256(what.encode()).digest()))
     tensors, bound = {}, 1.0
     for tensor in spec.layout.tensors:
         if len(tensor.shape) > 1:
