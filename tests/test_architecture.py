@@ -124,7 +124,10 @@ ALLOWED: dict[str, set[str]] = {
     },
     "qidpfl_client.transport": {"httpx", "pydantic", "pydantic_core", "qidpfl_client", "qidpfl_shared.protocol"},
     "qidpfl_client.trust": {"qidpfl_client.errors", "qidpfl_shared.protocol"},
-    "qidpfl_client.__main__": {"rich", "stamina", "torch", "typer", "qidpfl_client", "qidpfl_shared.core"},
+    "qidpfl_client.__main__": {
+        *("rich", "stamina", "torch", "typer"),
+        *("qidpfl_client", "qidpfl_shared.command_line", "qidpfl_shared.core"),
+    },
     "qidpfl_experiments": {"httpx", "pydantic", "rich", "stamina", "typer", "qidpfl_client", "qidpfl_shared"},
     # From tables to statistics, verdicts, figures and texts: nothing here knows how the tables came about.
     "qidpfl_experiments.methods": set(),

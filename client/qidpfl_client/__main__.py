@@ -3,10 +3,8 @@
 import math
 import os
 import random
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import stamina.instrumentation
@@ -14,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from qidpfl_shared.command_line import Stopped, stopped_by_signals
 from qidpfl_shared.core.money import from_micro
 
 from . import options
@@ -35,10 +34,6 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=N
 JournalPath = Annotated[
     Path, typer.Option("--journal", envvar="QIDPFL_JOURNAL", help="the journal of this data set; never lose it")
 ]
-
-
-class Stopped(BaseException):
-    """SIGTERM or Ctrl-C: end now. The journal makes every moment a good one."""
 
 
 @app.command("run")
@@ -215,27 +210,13 @@ def main() -> None:
     """Run the command line."""
     # A retry is no news: an outage is reported once, in our own words.
     stamina.instrumentation.set_on_retry_hooks([])
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
     try:
-        app()
+        with stopped_by_signals():
+            app()
     except Stopped:
+        # The journal makes every moment a good one.
         print("qidpfl-client: stopped; started again with the same journal it goes on where it was", file=sys.stderr)
         sys.exit(0)
-    finally:
-        # Python gives up its handlers while it leaves, which takes a while with torch: a signal would count as a crash.
-        _ignore_signals()
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    # A second signal would interrupt the leaving itself.
-    _ignore_signals()
-    raise Stopped
-
-
-def _ignore_signals() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
 
 
 def _local_data(

@@ -1,15 +1,15 @@
 """The commands: run, calibrate, tune, report and list."""
 
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import stamina.instrumentation
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from qidpfl_shared.command_line import Stopped, stopped_by_signals
 
 from . import options
 from .calibration import Calibration
@@ -131,18 +131,13 @@ def list_command(settings: options.SettingsFile = SETTINGS) -> None:
     Console(width=None if sys.stdout.isatty() else 10_000).print(table)
 
 
-class Stopped(BaseException):
-    """SIGTERM or Ctrl-C: end what is being played, keep what is finished."""
-
-
 def main() -> None:
     """Run the command line."""
     # A retry is no news.
     stamina.instrumentation.set_on_retry_hooks([])
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
     try:
-        app()
+        with stopped_by_signals():
+            app()
     except Stopped:
         sys.exit("qidpfl-experiments: stopped; the same command goes on where it was")
 
@@ -161,13 +156,6 @@ def _report(out: Path) -> Tables:
     write_report(out, tables, about)
     print(f"report: {out / 'report.html'}")
     return tables
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    # A second signal would interrupt the leaving itself.
-    for known in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(known, signal.SIG_IGN)
-    raise Stopped
 
 
 if __name__ == "__main__":

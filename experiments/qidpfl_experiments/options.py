@@ -1,17 +1,14 @@
 """What the commands share: their options, and how they fail."""
 
-import inspect
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 
 from qidpfl_client.errors import ClientError
-from qidpfl_shared.command_line import one_line_errors
+from qidpfl_shared.command_line import one_line_errors, sharing_options
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.workloads.workload import WorkloadError
 
@@ -21,8 +18,6 @@ from .methods import UnknownMethod
 from .own_methods import OwnMethodError
 from .services import ProcessEnded
 from .settings import SETTINGS, SettingsError, Setup, read_settings, setup
-
-Result = TypeVar("Result")
 
 Dataset = Annotated[str, typer.Option(help="digits, mnist, emnist, cifar10, or one of your settings")]
 Partitions = Annotated[str, typer.Option("--partition", help="how records are divided; several between commas")]
@@ -102,19 +97,7 @@ def request(
     )
 
 
-def asking(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a command the options of `request`, and hand it the request as its first argument."""
-    shared = inspect.signature(request).parameters
-
-    @wraps(function)
-    def wrapped(**given: Any) -> Result:
-        asked = request(**{name: given.pop(name) for name in shared})
-        return function(asked, **given)
-
-    signature = inspect.signature(function)
-    own = [part.replace(kind=inspect.Parameter.KEYWORD_ONLY) for part in list(signature.parameters.values())[1:]]
-    wrapped.__signature__ = signature.replace(parameters=[*shared.values(), *own])  # type: ignore[attr-defined]
-    return wrapped
+asking = sharing_options(request)
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -100,7 +100,8 @@ def _arguments(cell: Cell) -> list[str]:
 
 
 def _result(story: Story) -> CellResult:
-    rounds = tuple(_round_row(story, result) for result in story.rounds)
+    training_s = _training_s(story.ledgers.values())
+    rounds = tuple(_round_row(story, result, training_s[result.round_number]) for result in story.rounds)
     clients = tuple(_client_row(story, client) for client in story.clients)
     return CellResult(
         fingerprint=story.cell.fingerprint, cell=_cell_row(story, rounds, clients), rounds=rounds, clients=clients
@@ -132,11 +133,10 @@ def _cell_row(story: Story, rounds: Sequence[RoundRow], clients: Sequence[Client
     )
 
 
-def _round_row(story: Story, result: RoundResult) -> RoundRow:
+def _round_row(story: Story, result: RoundResult, training: float) -> RoundRow:
     timing = result.timing
     assert timing is not None and timing.settled_at is not None
     wall = (timing.settled_at - timing.opened_at).total_seconds()
-    training = _training_s(story.ledgers.values())[result.round_number]
     settlement, evaluation = timing.settlement_s or 0.0, timing.evaluation_s or 0.0
     return RoundRow(
         **asdict(story.cell.key),

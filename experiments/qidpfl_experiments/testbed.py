@@ -28,6 +28,16 @@ class Placement:
     device: str = "auto"
     rules: tuple[Path, ...] = ()
 
+    @property
+    def data_options(self) -> list[str]:
+        """How coordinator and clients are told where the data are."""
+        return [] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
+
+    @property
+    def rules_options(self) -> list[str]:
+        """How the coordinator and its audit are told of the user's own rules."""
+        return [part for path in self.rules for part in ("--rules", str(path))]
+
 
 class Testbed:
     """A coordinator on this machine, and the fleets that play its tasks."""
@@ -95,8 +105,8 @@ class Testbed:
 
     def audit(self) -> str:
         """What the coordinator's own audit says of everything that was run here."""
-        rules = [part for path in self._placement.rules for part in ("--rules", str(path))]
-        command = [sys.executable, "-m", "qidpfl_server", "audit", "--state-dir", str(self._state), *rules]
+        audit = ["qidpfl_server", "audit", "--state-dir", str(self._state), *self._placement.rules_options]
+        command = [sys.executable, "-m", *audit]
         done = subprocess.run(command, capture_output=True, text=True)
         lines = (done.stdout + done.stderr).strip().splitlines()
         return lines[-1] if lines else f"it ended with {done.returncode}"
@@ -112,21 +122,18 @@ class Testbed:
                 time.sleep(_LOOK_S)
 
     def _serve(self) -> list[str]:
-        data = [] if self._placement.data_dir is None else ["--data-dir", str(self._placement.data_dir)]
-        rules = [part for path in self._placement.rules for part in ("--rules", str(path))]
         return [
             *("qidpfl_server", "serve", "--port", str(self._port), "--state-dir", str(self._state)),
-            *data,
-            *rules,
+            *self._placement.data_options,
+            *self._placement.rules_options,
         ]
 
     def _fleet(self, name: str, code_file: Path, clients: int, arguments: Sequence[str]) -> list[str]:
-        data = [] if self._placement.data_dir is None else ["--data-dir", str(self._placement.data_dir)]
         return [
             *("qidpfl_client", "fleet", "--server", self.url, "--clients", str(clients)),
             *("--code-file", str(code_file), "--journals", str(self.journals(name))),
             *("--workers", "1", "--device", self._placement.device, "--accept-unproven", "--first-contact", "60"),
-            *data,
+            *self._placement.data_options,
             *arguments,
         ]
 

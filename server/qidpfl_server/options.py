@@ -1,20 +1,15 @@
 """What all commands share: where the state is, and how they fail."""
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
-from qidpfl_shared.command_line import one_line_errors
+from qidpfl_shared.command_line import one_line_errors, sharing_options
 
 from .errors import CoordinatorError
 from .settings import Settings
-
-Result = TypeVar("Result")
 
 StateDir = Annotated[
     Path | None,
@@ -53,19 +48,9 @@ class Where:
 guarded = one_line_errors("qidpfl-server", CoordinatorError)
 
 
-def located(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a command the options of `Where`, and hand it their values as its first argument."""
+def where(*, state_dir: StateDir = None, store_url: StoreUrl = None, blob_dir: BlobDir = None) -> Where:
+    """The place that the options name."""
+    return Where(state_dir, store_url, blob_dir)
 
-    @wraps(function)
-    def wrapped(*, state_dir: Path | None, store_url: str | None, blob_dir: Path | None, **own: Any) -> Result:
-        return function(Where(state_dir, store_url, blob_dir), **own)
 
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in (("state_dir", StateDir), ("store_url", StoreUrl), ("blob_dir", BlobDir))
-    ]
-    signature = inspect.signature(function)
-    own = list(signature.parameters.values())[1:]
-    keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    wrapped.__signature__ = signature.replace(parameters=[*keyword_only, *shared])  # type: ignore[attr-defined]
-    return wrapped
+located = sharing_options(where)

@@ -1,9 +1,13 @@
-"""How every command fails: one readable line, and a status that is not zero."""
+"""What all commands share: how they fail, how they are stopped, and options that several of them have."""
 
+import inspect
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
 
 from pydantic import ValidationError
 
@@ -37,3 +41,55 @@ def one_line_errors(
         return wrapped
 
     return decorated
+
+
+def sharing_options(build: Callable[..., Any]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Give a command the options of `build`, and hand it what `build` makes of them as its first argument."""
+    shared = inspect.signature(build).parameters
+
+    def decorated(function: Callable[..., Result]) -> Callable[..., Result]:
+        @wraps(function)
+        def wrapped(**given: Any) -> Result:
+            first = build(**{name: given.pop(name) for name in shared})
+            return function(first, **given)
+
+        signature = inspect.signature(function)
+        own = [part.replace(kind=inspect.Parameter.KEYWORD_ONLY) for part in list(signature.parameters.values())[1:]]
+        # Help shows them in this order: what must be given first.
+        options = sorted([*own, *shared.values()], key=lambda part: part.default is not inspect.Parameter.empty)
+        wrapped.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+        return wrapped
+
+    return decorated
+
+
+class Stopped(BaseException):
+    """SIGTERM or Ctrl-C: end now."""
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Raise `Stopped` at the first signal to stop; later ones, and those that come while Python exits, are ignored.
+
+    Python gives up its handlers while it leaves, which takes a while with torch: a signal would count as a crash.
+    """
+    for number in _STOPPING:
+        signal.signal(number, _stop)
+    try:
+        yield
+    finally:
+        _ignore_signals()
+
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    # A second signal would interrupt the leaving itself.
+    _ignore_signals()
+    raise Stopped
+
+
+def _ignore_signals() -> None:
+    for number in _STOPPING:
+        signal.signal(number, signal.SIG_IGN)
