@@ -13,7 +13,7 @@ from qidpfl_shared.command_line import Stopped, stopped_by_signals
 
 from . import options
 from .calibration import Calibration
-from .folder import ResultsFolder, read_config
+from .folder import read_config
 from .methods import METHODS, methods_named
 from .options import asking, guarded, names
 from .own_methods import own_method
@@ -47,8 +47,7 @@ def run_command(
     Interrupted or killed, the same command goes on: finished cells are not run again. Ends with 1 if a cell failed.
     """
     chosen = (*methods_named(names(methods)), *(own_method(path) for path in own or ()))
-    folder = ResultsFolder(asked.out, asked.setup, reproducible=asked.reproducible)
-    with running(asked, folder, rules=tuple(own or ())) as (runner, planner):
+    with running(asked, rules=tuple(own or ())) as (folder, runner, planner):
         calibrations: dict[str, Calibration] = {}
         if any(method.noise for method in chosen):
             calibrations = run_calibrations(runner, planner)
@@ -71,8 +70,7 @@ def calibrate_command(asked: options.Request) -> None:
 
     Writes calibrated-PARTITION.json, which qidpfl-server tasks create takes as --overrides @FILE.
     """
-    folder = ResultsFolder(asked.out, asked.setup, reproducible=asked.reproducible)
-    with running(asked, folder) as (runner, planner):
+    with running(asked) as (folder, runner, planner):
         calibrations = run_calibrations(runner, planner)
         folder.write(calibrations.values())
     for calibration in calibrations.values():
@@ -90,8 +88,7 @@ def calibrate_command(asked: options.Request) -> None:
 @asking
 def tune_command(asked: options.Request) -> None:
     """Try the learning rates of the settings with QI-DPFL, on validation records: the test set is not looked at."""
-    folder = ResultsFolder(asked.out, asked.setup, reproducible=asked.reproducible)
-    with running(asked, folder) as (runner, planner):
+    with running(asked) as (folder, runner, planner):
         rows = run_tuning(runner, planner)
         folder.write(tuning=rows)
     table = Table("partition", "learning rate", "validation accuracy", box=None)

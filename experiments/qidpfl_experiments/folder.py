@@ -45,8 +45,8 @@ class ResultsFolder:
             if different:
                 raise OtherSetup(f"{self.path} holds results with another {different[0]}; choose another --out")
             return
-        self.path.mkdir(parents=True, exist_ok=True)
         config = {"setup": self._setup, "spec": _whole_spec(setup), "versions": versions(), "runs": []}
+        self.path.mkdir(parents=True, exist_ok=True)
         self._write_config(config)
 
     def note_run(self, command: str, *, audit: str, wall_s: float) -> None:

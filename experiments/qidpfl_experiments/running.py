@@ -16,23 +16,28 @@ from .options import Request
 from .plans import Planner
 from .progress import RunProgress
 from .runs import Runner
-from .settings import Setup
 from .testbed import Placement, Testbed
 
 
 @contextmanager
-def running(asked: Request, folder: ResultsFolder, *, rules: tuple[Path, ...] = ()) -> Iterator[tuple[Runner, Planner]]:
-    """A runner on a live testbed. Its state is removed at the end, unless it is to be kept or the run was cut off."""
+def running(asked: Request, *, rules: tuple[Path, ...] = ()) -> Iterator[tuple[ResultsFolder, Runner, Planner]]:
+    """The results folder, and a runner on a live testbed for it.
+
+    The folder is made once the data are at hand. The testbed's state is removed at the end, unless it is to be kept or
+    the run was cut off.
+    """
     planner = Planner(setup=asked.setup, reproducible=asked.reproducible)
     started = time.monotonic()
     with RunProgress() as progress:
-        progress.say(_what(asked.setup, folder.path))
+        progress.say(_what(asked))
         if asked.reproducible:
             progress.say("UNSAFE: noise comes from the seed and protects nothing; for public data only")
         _fetch(_workload(planner), asked.data_dir)
+        folder = ResultsFolder(asked.out, asked.setup, reproducible=asked.reproducible)
         placement = Placement(work=folder.path / "work", data_dir=asked.data_dir, device=asked.device, rules=rules)
         with Testbed(placement) as testbed:
-            yield Runner(files=folder.cells, jobs=asked.jobs, progress=progress, testbed=testbed), planner
+            runner = Runner(files=folder.cells, jobs=asked.jobs, progress=progress, testbed=testbed)
+            yield folder, runner, planner
             audit = testbed.audit()
         progress.say(f"audit of the coordinator: {audit}")
     folder.note_run(_command(), audit=audit, wall_s=time.monotonic() - started)
@@ -40,11 +45,12 @@ def running(asked: Request, folder: ResultsFolder, *, rules: tuple[Path, ...] = 
         shutil.rmtree(placement.work)
 
 
-def _what(setup: Setup, out: Path) -> str:
+def _what(asked: Request) -> str:
+    setup = asked.setup
     scale = f"scale {setup.scale}: {setup.about}"
     if not setup.is_full:
         scale = f"NOT the full experiment, {scale}; --scale full runs the whole"
-    return f"{setup.dataset}, {scale}; results in {out}"
+    return f"{setup.dataset}, {scale}; results in {asked.out}"
 
 
 def _workload(planner: Planner) -> WorkloadSpec:

@@ -34,7 +34,7 @@ def one_line_errors(
                 first = error.errors(include_input=False, include_url=False)[0]
                 message = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
             except OSError as error:
-                message = f"{error.filename or ''} {error.strerror or error}".strip()
+                message = ": ".join(map(str, filter(None, (error.filename, error.strerror or error))))
             print(f"{program}: {' '.join(message.split())}", file=sys.stderr)
             raise SystemExit(1)
 

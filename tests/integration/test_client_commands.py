@@ -82,7 +82,7 @@ def nothing_half_done(coordinator: ForkedCoordinator, journal: Path) -> Iterator
     [
         ({"code": "no code at all"}, "an enrolment code looks like task.secret"),
         ({"code": ""}, "one of --code and --code-file is needed"),
-        ({"code-file": "nowhere.txt", "code": ""}, "nowhere.txt No such file or directory"),
+        ({"code-file": "nowhere.txt", "code": ""}, "nowhere.txt: No such file or directory"),
         ({"code-file": "nowhere.txt"}, "one of --code and --code-file is needed"),
         ({"server": "http://127.0.0.1:9"}, "http://127.0.0.1:9 does not answer"),
         ({"server": "http://coordinator.example:8000"}, "plain http to coordinator.example"),

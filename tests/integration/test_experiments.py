@@ -199,8 +199,8 @@ def test_the_learning_rate_is_chosen_on_validation_records(tmp_path: Path) -> No
         (("--partition", "odd"), "there is no partition 'odd'"),
         (("--scale", "tiny"), "there is no scale of digits 'tiny'"),
         (("--variant", "fast"), "there is no variant 'fast'"),
-        (("--own", "nowhere.py"), "nowhere.py No such file or directory"),
-        (("--settings", "nowhere.toml"), "nowhere.toml No such file or directory"),
+        (("--own", "nowhere.py"), "nowhere.py: No such file or directory"),
+        (("--settings", "nowhere.toml"), "nowhere.toml: No such file or directory"),
         (("--methods", ","), "a list of names is empty"),
     ],
 )
@@ -211,19 +211,16 @@ def test_bad_input_gets_one_line_and_leaves_nothing(tmp_path: Path, arguments: t
     assert not out.exists()
 
 
-def test_missing_data_get_one_line(tmp_path: Path) -> None:
+def test_missing_data_get_one_line_and_leave_nothing(tmp_path: Path) -> None:
     (tmp_path / "MNIST").write_text("not a folder")
-    run = (
-        "run",
-        "--dataset",
-        "mnist",
-        "--methods",
-        "fedavg",
-        "--data-dir",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "o"),
-    )
-    said = done(*run, status=1)
+    out = tmp_path / "out"
+    said = done("run", "--dataset", "mnist", "--data-dir", str(tmp_path), "--out", str(out), status=1)
     assert said.splitlines()[-1].startswith("qidpfl-experiments: ")
-    assert "Traceback" not in said
+    assert "Traceback" not in said and not out.exists()
+
+
+def test_settings_that_no_task_can_have_leave_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    said = done("run", "--dataset", "cifar10", "--variant", "paper-rigorous", "--out", str(out), status=1)
+    assert said.splitlines()[-1] == "qidpfl-experiments: bolt_on is proven for convex workloads only"
+    assert not out.exists()

@@ -71,7 +71,7 @@ def test_every_failure_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path:
         (client_error, "two lines"),
         (impossible, "privacy_value = -1.0"),
         (invalid, "rho: Input should be greater"),
-        (missing, f"{tmp_path / 'nowhere'} No such file"),
+        (missing, f"{tmp_path / 'nowhere'}: No such file"),
     ):
         with pytest.raises(SystemExit) as caught:
             fails()
