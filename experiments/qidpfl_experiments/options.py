@@ -18,6 +18,7 @@ from .methods import UnknownMethod
 from .own_methods import OwnMethodError
 from .services import ProcessEnded
 from .settings import SETTINGS, SettingsError, Setup, read_settings, setup
+from .testbed import AuditFailed
 
 Dataset = Annotated[str, typer.Option(help="digits, mnist, emnist, cifar10, or one of your settings")]
 Partitions = Annotated[str, typer.Option("--partition", help="how records are divided; several between commas")]
@@ -51,7 +52,8 @@ class CellsFailed(Exception):
 
 guarded = one_line_errors(
     "qidpfl-experiments",
-    *(CellsFailed, SettingsError, UnknownMethod, OwnMethodError, OtherSetup, CalibrationFailed, ProcessEnded),
+    *(SettingsError, UnknownMethod, OwnMethodError, OtherSetup),
+    *(CellsFailed, CalibrationFailed, ProcessEnded, AuditFailed),
     *(ClientError, WorkloadError, ImpossibleArgument),
 )
 

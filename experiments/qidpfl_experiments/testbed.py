@@ -39,6 +39,10 @@ class Placement:
         return [part for path in self.rules for part in ("--rules", str(path))]
 
 
+class AuditFailed(Exception):
+    """The coordinator's books are not in order: no number of theirs is to be trusted."""
+
+
 class Testbed:
     """A coordinator on this machine, and the fleets that play its tasks."""
 
@@ -104,12 +108,15 @@ class Testbed:
         self._stopping.set()
 
     def audit(self) -> str:
-        """What the coordinator's own audit says of everything that was run here."""
+        """What the coordinator's own audit says of everything that was run here, which must be in order."""
         audit = ["qidpfl_server", "audit", "--state-dir", str(self._state), *self._placement.rules_options]
         command = [sys.executable, "-m", *audit]
         done = subprocess.run(command, capture_output=True, text=True)
         lines = (done.stdout + done.stderr).strip().splitlines()
-        return lines[-1] if lines else f"it ended with {done.returncode}"
+        said = lines[-1] if lines else f"it ended with {done.returncode}"
+        if done.returncode:
+            raise AuditFailed(f"audit of the coordinator: {said}; its state is kept in {self._placement.work}")
+        return said
 
     def _end_what_was_interrupted(self) -> None:
         for task in self.api.tasks():

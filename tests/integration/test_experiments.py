@@ -4,13 +4,16 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from qidpfl_experiments import testbed as live
 from qidpfl_experiments.methods import METHODS
 from qidpfl_experiments.tables import Tables, read_tables
 
@@ -224,3 +227,13 @@ def test_settings_that_no_task_can_have_leave_nothing(tmp_path: Path) -> None:
     said = done("run", "--dataset", "cifar10", "--variant", "paper-rigorous", "--out", str(out), status=1)
     assert said.splitlines()[-1] == "qidpfl-experiments: bolt_on is proven for convex workloads only"
     assert not out.exists()
+
+
+def test_books_that_are_not_in_order_end_the_run_and_are_kept(tmp_path: Path) -> None:
+    with live.Testbed(live.Placement(work=tmp_path)) as testbed:
+        testbed.api.create_task("mine", preset="digits")
+        assert "0 violated" in testbed.audit()
+        with closing(sqlite3.connect(tmp_path / "coordinator" / "coordinator.db")) as books, books:
+            books.execute("UPDATE tasks SET state = 'finished'")
+        with pytest.raises(live.AuditFailed, match=f"violated; its state is kept in {tmp_path}"):
+            testbed.audit()
