@@ -146,7 +146,7 @@ def _report(out: Path) -> Tables:
     about = About(
         title=f"QI-DPFL on {setup['dataset']}",
         command="\n".join(dict.fromkeys(run["command"] for run in config["runs"])),
-        scale_note="" if setup["scale"] == "full" else f"scale {setup['scale']}: {setup['about']}",
+        scale_note="" if setup["scale"] == "full" else setup["about"],
         settings=setup,
         versions=config["versions"] | {"audit": "; ".join(run["audit"] for run in config["runs"])},
     )

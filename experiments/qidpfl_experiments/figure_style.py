@@ -102,15 +102,16 @@ def _own_look(index: int) -> Look:
     )
 
 
-def rendered(drawing: Drawing, place: Place) -> bytes:
-    """The PNG of a figure under its title.
+def rendered(drawing: Drawing, place: Place, *, scale_note: str = "") -> bytes:
+    """The PNG of a figure under its title, which also says what is smaller than in the paper: pictures travel alone.
 
     The reader's own settings of matplotlib do not show in it, and are left as they were.
     """
     with matplotlib.style.context(["default", _STYLE]):
         buffer = io.BytesIO()
         figure = drawing.draw()
-        figure.suptitle(f"{drawing.title} ({place.title})", x=0.01, horizontalalignment="left", fontsize=10)
+        title = f"{drawing.title} ({place.title})" + (f"\nnot at full scale: {scale_note}" if scale_note else "")
+        figure.suptitle(title, x=0.01, horizontalalignment="left", fontsize=10)
         figure.savefig(buffer, format="png", metadata={"Software": None})
         return buffer.getvalue()
 

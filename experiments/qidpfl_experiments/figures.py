@@ -47,7 +47,7 @@ class Picture:
         return "-".join(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words) + ".png"
 
 
-def pictures(tables: Tables) -> tuple[Picture, ...]:
+def pictures(tables: Tables, *, scale_note: str = "") -> tuple[Picture, ...]:
     """Every figure that the finished cells allow."""
     ended = finished(tables)
     look = looks(cell.method for cell in ended.cells)
@@ -58,7 +58,7 @@ def pictures(tables: Tables) -> tuple[Picture, ...]:
             name=drawing.name,
             title=drawing.title,
             caption=drawing.caption,
-            png=rendered(drawing, place),
+            png=rendered(drawing, place, scale_note=scale_note),
         )
         for place, drawing in drawings
         if drawing is not None

@@ -53,7 +53,7 @@ def write_report(folder: Path, tables: Tables, about: About) -> None:
 
     Figures that the tables no longer give are removed, so that the folder never shows two runs at once.
     """
-    drawn, found = pictures(tables), outcomes(tables)
+    drawn, found = pictures(tables, scale_note=about.scale_note), outcomes(tables)
     figures = folder / FIGURES_FOLDER
     figures.mkdir(parents=True, exist_ok=True)
     for old in figures.glob("*.png"):

@@ -67,6 +67,21 @@ def test_settings_of_the_reader_neither_show_nor_change(everything: Tables, draw
         assert dict(matplotlib.rcParams) == before
 
 
+def test_a_picture_says_itself_what_is_smaller_than_in_the_paper(
+    drawn: tuple[Picture, ...], everything: Tables
+) -> None:
+    figure = Figure()
+    made = Drawing(name="empty", title="Nothing", caption="", draw=lambda: figure)
+    for note, title in (
+        ("two clients", "Nothing (mnist, dirichlet)\nnot at full scale: two clients"),
+        ("", "Nothing (mnist, dirichlet)"),
+    ):
+        rendered(made, PLACE, scale_note=note)
+        assert figure.get_suptitle() == title
+    smaller = pictures(everything, scale_note="two clients")
+    assert all(one.png != other.png for one, other in zip(smaller, drawn, strict=True))
+
+
 def test_no_two_methods_look_alike() -> None:
     shown = looks(["one", "two", "three", "four", "five", "six", *BY_NAME]).values()
     assert len({(look.colour, look.line, look.marker) for look in shown}) == len(BY_NAME) + 6
