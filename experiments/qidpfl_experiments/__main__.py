@@ -95,6 +95,7 @@ def tune_command(asked: options.Request) -> None:
     for row in rows:
         table.add_row(row.partition, f"{row.learning_rate:g}", "" if row.accuracy is None else f"{row.accuracy:.4f}")
     Console().print(table)
+    _report(asked.out)
     if any(row.accuracy is None for row in rows):
         raise options.CellsFailed("at least one run failed")
 

@@ -85,6 +85,7 @@ def _values(tables: Tables, about: About, drawn: tuple[Picture, ...], found: tup
         "sections": sections,
         "claims": tuple(dict.fromkeys(outcome.claim for outcome in found)),
         "by_claim": {(outcome.claim, outcome.place): outcome for outcome in found},
+        "tuning": tables.tuning,
         "failed": failed(tables),
         "finished": len(ended.cells),
         "remarks": remarks_on(tables, is_full=not about.scale_note),

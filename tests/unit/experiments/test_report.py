@@ -12,7 +12,7 @@ from qidpfl_experiments import wording
 from qidpfl_experiments.methods import BY_NAME
 from qidpfl_experiments.report import About, flat, write_report
 from qidpfl_experiments.statistics import Estimate, estimate
-from qidpfl_experiments.tables import Tables
+from qidpfl_experiments.tables import Tables, TuningRow
 
 ABOUT = About(
     title="MNIST <at> full scale",
@@ -114,6 +114,19 @@ def test_a_smaller_scale_is_said_loudly_and_the_full_one_is_not(folder: Path, tm
         assert "Not at full scale" in (tmp_path / name).read_text()
         assert "12 of 30 rounds" in (tmp_path / name).read_text()
         assert "Not at full scale" not in (folder / name).read_text()
+
+
+def test_learning_rates_that_were_tried_are_told_and_failed_ones_too(folder: Path, tmp_path: Path) -> None:
+    tried = {0.5: 0.8125, 3.0: None}
+    rows = [
+        TuningRow(dataset="mnist", partition="iid", learning_rate=rate, accuracy=found) for rate, found in tried.items()
+    ]
+    write_report(tmp_path, Tables(tuning=tuple(rows)), ABOUT)
+    text = (tmp_path / "README.md").read_text()
+    assert "| mnist | iid | 0.5 | 81.25 |" in text and "| mnist | iid | 3 | failed |" in text
+    page = (tmp_path / "report.html").read_text()
+    assert '<td class="n">81.25</td>' in page and '<td class="n">failed</td>' in page
+    assert "Learning rates" not in (folder / "README.md").read_text() + (folder / "report.html").read_text()
 
 
 def test_a_report_is_the_same_twice_and_leaves_no_figure_of_an_older_run(tmp_path: Path) -> None:
