@@ -540,7 +540,7 @@ def test_a_state_folder_that_cannot_be_made_is_named(tmp_path: Path, arguments: 
     (tmp_path / "file").write_text("not a folder")
     done = command(*arguments, "--state-dir", tmp_path / "file" / "state")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"qidpfl-server: {tmp_path / 'file' / 'state'} Not a directory\n"
+    assert done.stderr == f"qidpfl-server: {tmp_path / 'file' / 'state'}: Not a directory\n"
 
 
 @pytest.mark.parametrize("words", [("export", "done"), ("backup",)], ids=["export", "backup"])
