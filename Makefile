@@ -66,8 +66,10 @@ SEEDS ?= 5
 SCALE ?=
 
 experiments: $(INSTALLED)  ## the paper's methods on live services, with figures and claims, in results/; hours
-	set -e; for dataset in $(DATASETS); do \
-		$(BIN)/qidpfl-experiments run --dataset $$dataset --seeds $(SEEDS) $(if $(SCALE),--scale $(SCALE)); done
+	@failed=; for dataset in $(DATASETS); do \
+		$(BIN)/qidpfl-experiments run --dataset $$dataset --seeds $(SEEDS) $(if $(SCALE),--scale $(SCALE)) \
+			|| failed="$$failed $$dataset"; \
+	done; test -z "$$failed" || { echo "not all is well with:$$failed" >&2; exit 1; }
 
 # Which files make up the testbed in containers: e.g. OVERLAYS="gpu", or OVERLAYS="postgres mnist"
 OVERLAYS ?=

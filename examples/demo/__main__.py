@@ -21,7 +21,7 @@ from summary import print_summary
 
 from qidpfl_client.api import AdminApi, Retries, connect
 from qidpfl_client.errors import ClientError
-from qidpfl_experiments.services import ProcessEnded
+from qidpfl_experiments.services import AuditFailed, ProcessEnded
 
 PATIENT = Retries(attempts=20, timeout_s=60.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.2)
 
@@ -35,7 +35,7 @@ def main() -> None:
         with ExitStack() as stack:
             folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qidpfl-demo-")))
             run(options, folder, stack)
-    except (ClientError, ProcessEnded) as error:
+    except (ClientError, ProcessEnded, AuditFailed) as error:
         sys.exit(f"demo: {error}")
     except KeyboardInterrupt:
         sys.exit("demo: stopped")

@@ -1,8 +1,6 @@
 """The processes of the demo."""
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -65,11 +63,6 @@ class Testbed:
         while any(service.process.poll() is None for service in self.clients) and time.monotonic() < deadline:
             self.revive()
             time.sleep(0.1)
-
-    def audit(self) -> str:
-        command = [sys.executable, "-m", "qidpfl_server", "audit", "--state-dir", str(self.state_dir)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        return (done.stdout + done.stderr).strip().splitlines()[-1]
 
     def _serve(self, overrides: dict[str, Any]) -> list[str]:
         preset = ["--preset", self.scenario.preset, "--task", "demo", "--overrides", json.dumps(overrides)]

@@ -7,6 +7,7 @@ from story import Story
 
 from qidpfl_client.journal import Journal
 from qidpfl_client.ledger import read_ledger
+from qidpfl_experiments.services import audit
 from qidpfl_shared.core.money import from_micro
 
 
@@ -46,4 +47,4 @@ def print_summary(story: Story, testbed: Testbed) -> None:
         end="",
     )
     print(f" privacy is bought with records, and a client has {min(records)} to {max(records)}.")
-    print(f"Audit of the coordinator: {testbed.audit()}.")
+    print(f"Audit of the coordinator: {audit(testbed.state_dir)}.")

@@ -16,9 +16,8 @@ from .calibration import CalibrationFailed
 from .folder import OtherSetup
 from .methods import UnknownMethod
 from .own_methods import OwnMethodError
-from .services import ProcessEnded
+from .services import AuditFailed, ProcessEnded
 from .settings import SETTINGS, SettingsError, Setup, read_settings, setup
-from .testbed import AuditFailed
 
 Dataset = Annotated[str, typer.Option(help="digits, mnist, emnist, cifar10, or one of your settings")]
 Partitions = Annotated[str, typer.Option("--partition", help="how records are divided; several between commas")]

@@ -19,6 +19,21 @@ class ProcessEnded(Exception):
     """A process ended though it should not have."""
 
 
+class AuditFailed(Exception):
+    """The coordinator's books are not in order: no number of theirs is to be trusted."""
+
+
+def audit(state_dir: Path, *, rules_options: Sequence[str] = ()) -> str:
+    """What the coordinator's own audit says of everything that was run there, which must be in order."""
+    command = [sys.executable, "-m", "qidpfl_server", "audit", "--state-dir", str(state_dir), *rules_options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    said = lines[-1] if lines else f"it ended with {done.returncode}"
+    if done.returncode:
+        raise AuditFailed(f"audit of the coordinator: {said}")
+    return said
+
+
 class Service:
     """A module of ours that is started again when somebody kills it, and that ends when this process does."""
 

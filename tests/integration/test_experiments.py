@@ -15,6 +15,7 @@ import pytest
 
 from qidpfl_experiments import testbed as live
 from qidpfl_experiments.methods import METHODS
+from qidpfl_experiments.services import AuditFailed
 from qidpfl_experiments.tables import Tables, read_tables
 
 OWN = Path(__file__).parents[2] / "examples" / "own_rules.py"
@@ -235,5 +236,5 @@ def test_books_that_are_not_in_order_end_the_run_and_are_kept(tmp_path: Path) ->
         assert "0 violated" in testbed.audit()
         with closing(sqlite3.connect(tmp_path / "coordinator" / "coordinator.db")) as books, books:
             books.execute("UPDATE tasks SET state = 'finished'")
-        with pytest.raises(live.AuditFailed, match=f"violated; its state is kept in {tmp_path}"):
+        with pytest.raises(AuditFailed, match=f"violated; its state is kept in {tmp_path}"):
             testbed.audit()
