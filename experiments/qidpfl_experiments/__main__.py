@@ -13,15 +13,15 @@ from qidpfl_shared.command_line import Stopped, stopped_by_signals
 
 from . import options
 from .calibration import Calibration
-from .folder import read_config
+from .folder import NotOurFolder, gathered, read_config
 from .methods import METHODS, methods_named
 from .options import asking, guarded, names
-from .own_methods import own_method
+from .own_methods import own_methods
 from .report import About, write_report
 from .running import running
 from .runs import Comparison, run_calibrations, run_tuning
 from .settings import SETTINGS, read_settings
-from .tables import Tables, read_tables
+from .tables import Tables, write_tables
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -46,20 +46,22 @@ def run_command(
 
     Interrupted or killed, the same command goes on: finished cells are not run again. Ends with 1 if a cell failed.
     """
-    chosen = (*methods_named(names(methods)), *(own_method(path) for path in own or ()))
-    with running(asked, rules=tuple(own or ())) as (folder, runner, planner):
+    ours = own_methods(own or ())
+    chosen = (*methods_named(names(methods)), *ours)
+    digests = {method.name: method.rules_digest for method in ours}
+    with running(asked, rules=tuple(own or ()), own_rules=digests) as (folder, runner, planner):
         calibrations: dict[str, Calibration] = {}
         if any(method.noise for method in chosen):
             calibrations = run_calibrations(runner, planner)
+            folder.write(calibrations.values())
         comparison = Comparison(
             runner=runner, planner=planner, methods=chosen, seeds=range(seeds), calibrations=calibrations
         )
-        results = comparison.run()
-        folder.write(calibrations.values())
+        ran = len(comparison.run()) + sum(len(calibration.runs) for calibration in calibrations.values())
+        folder.write()
     _report(asked.out)
-    failures = [result.cell for result in results if not result.finished]
-    if failures:
-        raise options.CellsFailed(f"{len(failures)} of {len(results)} cells failed; they are named in the report")
+    if runner.failures:
+        raise options.CellsFailed(f"{len(runner.failures)} of {ran} cells failed; they are named in the report")
 
 
 @app.command("calibrate")
@@ -73,12 +75,13 @@ def calibrate_command(asked: options.Request) -> None:
     with running(asked) as (folder, runner, planner):
         calibrations = run_calibrations(runner, planner)
         folder.write(calibrations.values())
-    for calibration in calibrations.values():
-        fit = calibration.fit
-        print(f"{fit.partition}: {calibration.statement}")
+    for partition, calibration in calibrations.items():
+        print(f"{partition}: {calibration.statement}")
         if calibration.admissible is not None:
-            print(f"{fit.partition}: overrides in {folder.overrides_file(fit.partition)}")
+            print(f"{partition}: overrides in {folder.overrides_file(partition)}")
     _report(asked.out)
+    if runner.failures:
+        raise options.CellsFailed(f"{len(runner.failures)} runs failed; they are named in the report")
     if any(calibration.admissible is None for calibration in calibrations.values()):
         raise options.CellsFailed("no admissible rewards for at least one partition")
 
@@ -96,8 +99,8 @@ def tune_command(asked: options.Request) -> None:
         table.add_row(row.partition, f"{row.learning_rate:g}", "" if row.accuracy is None else f"{row.accuracy:.4f}")
     Console().print(table)
     _report(asked.out)
-    if any(row.accuracy is None for row in rows):
-        raise options.CellsFailed("at least one run failed")
+    if any(row.failure for row in rows):
+        raise options.CellsFailed("at least one run failed; the report says which")
 
 
 @app.command("report")
@@ -105,7 +108,7 @@ def tune_command(asked: options.Request) -> None:
 def report_command(
     out: Annotated[Path, typer.Argument(metavar="FOLDER", help="a results folder")],
 ) -> None:
-    """Write figures, claims and report again from the tables of a results folder."""
+    """Write tables, figures, claims and report again from what a results folder holds, be it all or only a part."""
     _report(out)
 
 
@@ -140,20 +143,29 @@ def main() -> None:
         sys.exit("qidpfl-experiments: stopped; the same command goes on where it was")
 
 
-def _report(out: Path) -> Tables:
+def _report(out: Path) -> None:
     config = read_config(out)
-    tables = read_tables(out)
-    setup = config["setup"]
+    tables = gathered(out)
+    if tables == Tables():
+        raise NotOurFolder(f"{out}: nothing is finished yet")
+    setup = config.setup
     about = About(
-        title=f"QI-DPFL on {setup['dataset']}",
-        command="\n".join(dict.fromkeys(run["command"] for run in config["runs"])),
-        scale_note="" if setup["scale"] == "full" else setup["about"],
-        settings=setup,
-        versions=config["versions"] | {"audit": "; ".join(run["audit"] for run in config["runs"])},
+        title=f"QI-DPFL on {setup.dataset}",
+        command="\n".join(dict.fromkeys(run.command for run in config.runs)),
+        scale_note="" if setup.is_full else setup.about,
+        reproducible=config.reproducible,
+        settings=setup.model_dump(mode="json") | {"reproducible": config.reproducible},
+        versions=_all_of(config.versions) | {"audit": "; ".join(run.audit for run in config.runs)},
     )
+    write_tables(out, tables)
     write_report(out, tables, about)
     print(f"report: {out / 'report.html'}")
-    return tables
+
+
+def _all_of(versions: list[dict[str, str]]) -> dict[str, str]:
+    """Everything that runs of one folder were made with."""
+    names = dict.fromkeys(name for one in versions for name in one)
+    return {name: "; ".join(dict.fromkeys(one[name] for one in versions if name in one)) for name in names}
 
 
 if __name__ == "__main__":

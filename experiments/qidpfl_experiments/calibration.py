@@ -10,37 +10,50 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qidpfl_shared.core.forecast import AccuracyCurve, CurveFit, RangeStatus, fit_accuracy_curve, reward_range
+from qidpfl_shared.core.forecast import CurveFit, RangeStatus, fit_accuracy_curve, reward_range
 from qidpfl_shared.core.reward import RewardRange
 
-from .cells import CellResult
+from .cells import CellResult, failure_of
 from .plans import range_overrides
 from .settings import Setup
 from .tables import CalibrationRow, FitRow
 
-
-class CalibrationFailed(Exception):
-    """Too few runs of a sweep are there to fit a curve."""
+# A curve of three constants goes through any three points: only a fourth can contradict it.
+FEWEST_RUNS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """The runs of a sweep, the fitted curve, and the rewards it admits (None: none)."""
+    """The runs of a sweep, the fitted curve (None: too few were finished), and the rewards it admits (None: none)."""
 
+    partition: str
     runs: tuple[CalibrationRow, ...]
-    fit: FitRow
+    fit: FitRow | None
     admissible: RewardRange | None
 
     @property
-    def compared(self) -> RewardRange:
-        """The range in which methods are compared: the admissible rewards, or where there are none, what was swept."""
-        rewards = [run.reward for run in self.runs]
+    def failures(self) -> tuple[CalibrationRow, ...]:
+        """The runs that came to nothing."""
+        return tuple(run for run in self.runs if run.failure)
+
+    @property
+    def compared(self) -> RewardRange | None:
+        """The range in which methods are compared: the admissible rewards, or where there are none, what was swept.
+
+        None: so little of the sweep was finished that nothing can be compared.
+        """
+        if self.fit is None:
+            return None
+        rewards = [run.reward for run in self.runs if not run.failure]
         return self.admissible or RewardRange(minimum=min(rewards), maximum=max(rewards))
 
     @property
     def statement(self) -> str:
         """What the calibration says, in one line."""
         fit = self.fit
+        if fit is None:
+            finished = len(self.runs) - len(self.failures)
+            return f"only {finished} of {len(self.runs)} runs were finished and evaluated; a curve needs {FEWEST_RUNS}"
         if fit.ceiling is None or fit.drop is None or fit.rate is None:
             return f"{fit.status}: the runs determine no curve"
         curve = f"accuracy = {fit.ceiling:.4f} - {fit.drop:.4g} exp(-{fit.rate:.4g} total)"
@@ -52,17 +65,20 @@ class Calibration:
 
 def calibrated(setup: Setup, *, partition: str, results: Sequence[CellResult], privacy_weight: float) -> Calibration:
     """Fit the curve to the finished runs of a sweep, and derive the admissible rewards."""
-    finished = [result for result in results if result.finished and result.cell.accuracy is not None]
-    runs = tuple(_run(result) for result in finished)
-    if len(runs) < 3:
-        raise CalibrationFailed(f"{partition}: only {len(runs)} of {len(results)} runs were finished and evaluated")
-    fit = fit_accuracy_curve(totals=[run.total for run in runs], accuracies=[run.accuracy for run in runs])
+    runs = tuple(_run(reward, result) for reward, result in zip(setup.rewards, results, strict=True))
+    measured = [(run.total, run.accuracy) for run in runs if run.total is not None and run.accuracy is not None]
+    if len(measured) < FEWEST_RUNS:
+        return Calibration(partition=partition, runs=runs, fit=None, admissible=None)
+    totals, accuracies = zip(*measured, strict=True)
+    fit = fit_accuracy_curve(totals=totals, accuracies=accuracies)
     if fit.curve is None:
-        row = _fit_row(setup, partition, runs, fit, None, None, "no_curve", None)
-        return Calibration(runs=runs, fit=row, admissible=None)
-    target = _attained(fit.curve, fit.curve.ceiling - setup.target_gap)
-    target_max = _attained(fit.curve, fit.curve.ceiling - setup.target_max_gap)
-    invited = [row for row in finished[-1].clients if row.updates > 0]
+        row = _fit_row(setup, partition, totals, fit, None, None, "no_curve", None)
+        return Calibration(partition=partition, runs=runs, fit=row, admissible=None)
+    # The sweep may end before the curve is at its ceiling, or begin above the lower target: it says nothing beyond.
+    target = max(fit.curve.ceiling - setup.target_gap, fit.curve.accuracy(total=fit.curve.total_min))
+    target_max = min(fit.curve.ceiling - setup.target_max_gap, fit.curve.accuracy(total=fit.curve.total_max))
+    last = next(result for result, run in zip(reversed(results), reversed(runs), strict=True) if not run.failure)
+    invited = [row for row in last.clients if row.updates > 0]
     forecast = reward_range(
         curve=fit.curve,
         target=target,
@@ -70,8 +86,8 @@ def calibrated(setup: Setup, *, partition: str, results: Sequence[CellResult], p
         privacy_values=[row.privacy_value for row in invited],
         privacy_weight=privacy_weight,
     )
-    row = _fit_row(setup, partition, runs, fit, target, target_max, forecast.status, forecast.reward_range)
-    return Calibration(runs=runs, fit=row, admissible=forecast.reward_range)
+    row = _fit_row(setup, partition, totals, fit, target, target_max, forecast.status, forecast.reward_range)
+    return Calibration(partition=partition, runs=runs, fit=row, admissible=forecast.reward_range)
 
 
 def write_overrides(path: Path, calibration: Calibration) -> None:
@@ -80,29 +96,24 @@ def write_overrides(path: Path, calibration: Calibration) -> None:
     path.write_text(json.dumps({"game": range_overrides(calibration.admissible)}, indent=2) + "\n")
 
 
-def _run(result: CellResult) -> CalibrationRow:
-    last = result.rounds[-1]
-    assert last.accuracy is not None
+def _run(reward: float, result: CellResult) -> CalibrationRow:
+    cell, failure = result.cell, failure_of(result)
     return CalibrationRow(
-        dataset=last.dataset,
-        partition=last.partition,
-        seed=last.seed,
-        reward=last.reward,
-        total=math.fsum(row.declared_total for row in result.rounds) / len(result.rounds),
-        accuracy=last.accuracy,
+        dataset=cell.dataset,
+        partition=cell.partition,
+        seed=cell.seed,
+        reward=reward,
+        selected=cell.selected,
+        total=None if failure else math.fsum(row.declared_total for row in result.rounds) / len(result.rounds),
+        accuracy=None if failure else cell.accuracy,
+        failure=failure,
     )
-
-
-def _attained(curve: AccuracyCurve, accuracy: float) -> float:
-    """The accuracy, or the nearest that the curve attains where it was calibrated."""
-    lowest, highest = curve.accuracy(total=curve.total_min), curve.accuracy(total=curve.total_max)
-    return min(max(accuracy, lowest), highest)
 
 
 def _fit_row(
     setup: Setup,
     partition: str,
-    runs: Sequence[CalibrationRow],
+    totals: Sequence[float],
     fit: CurveFit,
     target: float | None,
     target_max: float | None,
@@ -110,7 +121,6 @@ def _fit_row(
     admissible: RewardRange | None,
 ) -> FitRow:
     curve = fit.curve
-    totals = [run.total for run in runs]
     return FitRow(
         dataset=setup.dataset,
         partition=partition,

@@ -11,10 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.tasks import TaskSpec
 
-from .tables import CellRow, ClientRow, Key, RoundRow
+from .tables import CellRow, ClientRow, DamagedResults, Key, RoundRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,16 @@ class CellResult:
         return self.cell.state == "finished"
 
 
+def failure_of(result: CellResult) -> str:
+    """Why there is no accuracy, in one line; empty: there is one."""
+    if not result.finished:
+        return result.cell.reason or result.cell.state
+    return "it was not evaluated" if result.cell.accuracy is None else ""
+
+
+_RESULTS = TypeAdapter(CellResult)
+
+
 class CellFiles:
     """The results of a folder, one file per cell."""
 
@@ -84,6 +96,12 @@ class CellFiles:
         """Everything that is there, failures included."""
         return [_read(path) for path in sorted(self._folder.glob("*.json"))]
 
+    def forget(self, method: str) -> None:
+        """Remove everything of a method."""
+        for path in self._folder.glob("*.json"):
+            if _read(path).cell.method == method:
+                path.unlink()
+
     def write(self, cell: Cell, result: CellResult) -> None:
         """Keep a result, durably."""
         path = self._path(cell)
@@ -100,10 +118,7 @@ class CellFiles:
 
 
 def _read(path: Path) -> CellResult:
-    body = json.loads(path.read_text())
-    return CellResult(
-        fingerprint=body["fingerprint"],
-        cell=CellRow(**body["cell"]),
-        rounds=tuple(RoundRow(**row) for row in body["rounds"]),
-        clients=tuple(ClientRow(**row) for row in body["clients"]),
-    )
+    try:
+        return _RESULTS.validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise DamagedResults(path, error, remedy="remove it, and the cell is run again") from error

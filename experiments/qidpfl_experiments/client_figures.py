@@ -1,6 +1,6 @@
 """Figures of the clients: their budgets and pay, who is kept, and what each has given away by its own ledger."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,9 +8,10 @@ from matplotlib.figure import Figure
 
 from . import wording
 from .figure_style import GREY, VERMILION, Drawing, Looks
+from .guarantees import guarantee_of
 from .methods import QI_DPFL, Kept, Method
 from .places import methods_in
-from .tables import ClientRow, Tables
+from .tables import ClientRow, Guarantee, Tables
 
 # How far the dots of a row are spread, so that clients do not hide each other.
 _SPREAD = 0.28
@@ -141,9 +142,8 @@ def _rows(axes: Axes, titles: Sequence[str]) -> None:
 
 def privacy_ledgers(tables: Tables, looks: Looks) -> Drawing | None:
     """What every client gave away by its own ledger, as ε at the task's δ."""
-    methods = methods_in(tables.clients)
-    ledgers = [(method, _epsilons(tables, method)) for method in methods]
-    shown = [(method, values) for method, values in ledgers if values]
+    worth = {method: guarantee_of(tables, method) for method in methods_in(tables.clients)}
+    shown = [(method, _epsilons(tables, method)) for method in worth if worth[method] is not Guarantee.NONE]
     if not shown:
         return None
 
@@ -155,18 +155,37 @@ def privacy_ledgers(tables: Tables, looks: Looks) -> Drawing | None:
             axes.scatter(values, _spread(height, len(values)), color=colour, s=9, alpha=0.45, linewidth=0)
             axes.plot(max(values), height, color=colour, marker="|", markersize=15, markeredgewidth=2)
         axes.set_xlabel("ε at the task's δ, by the client's own ledger (bar: the worst client)")
-        _rows(axes, [method.title for method, _ in shown])
+        _rows(axes, [_with_warning(method, worth[method]) for method, _ in shown])
         axes.set_xlim(left=0)
         return figure
 
-    worst = "; ".join(f"{method.title} {wording.number(max(values))}" for method, values in shown)
-    without = [method.title for method in methods if not _epsilons(tables, method)]
-    none = f" No guarantee at all: {', '.join(without)}." if without else ""
-    caption = (
-        "Every dot is one client of one seed: all that it released, label histogram included. The worst client is the "
-        f"guarantee of the whole: {worst}.{none}"
+    return Drawing(name="privacy-ledgers", title="Privacy ledgers", caption=_ledgers_caption(tables, worth), draw=draw)
+
+
+def _with_warning(method: Method, guarantee: Guarantee) -> str:
+    return f"{method.title} (heuristic)" if guarantee is Guarantee.HEURISTIC else method.title
+
+
+def _ledgers_caption(tables: Tables, worth: Mapping[Method, Guarantee]) -> str:
+    about = "Every dot is one client of one seed: all that it released, label histogram included."
+    told = {
+        guarantee: "; ".join(
+            f"{method.title} {wording.number(max(_epsilons(tables, method)))}"
+            for method in worth
+            if worth[method] is guarantee
+        )
+        for guarantee in (Guarantee.PROVEN, Guarantee.HEURISTIC)
+    }
+    proven = f" The worst client is the guarantee of the whole: {told[Guarantee.PROVEN]}."
+    heuristic = f" Heuristic noise, no privacy guarantee; all that can be proven is: {told[Guarantee.HEURISTIC]}."
+    without = [method.title for method in worth if worth[method] is Guarantee.NONE]
+    none = f" No guarantee at all: {', '.join(without)}."
+    return (
+        about
+        + (proven if told[Guarantee.PROVEN] else "")
+        + (heuristic if told[Guarantee.HEURISTIC] else "")
+        + (none if without else "")
     )
-    return Drawing(name="privacy-ledgers", title="Privacy ledgers", caption=caption, draw=draw)
 
 
 def _epsilons(tables: Tables, method: Method) -> list[float]:

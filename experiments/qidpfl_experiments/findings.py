@@ -7,8 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from .claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Comparison, Metric, claims_about
-from .methods import Role
+from .methods import Reward, Role
 from .places import IID, Place, at, finished, method_named, methods_in, places
+from .reward_ranges import limits_in, rewards_by_seed
 from .statistics import Differences, Estimate, differences
 from .tables import CellRow, Tables
 from .verdicts import Order, Rule, Verdict, all_of, judge
@@ -84,6 +85,7 @@ def finding_of(comparison: Comparison, tables: Tables, place: Place) -> Finding 
         *_remarks_on_rule(comparison.rule, measured, effect, verdict),
         *_remarks_on_clients(comparison, at(tables, place).cells),
         *(_remarks_on_growth(at(tables, place), comparison.first) if comparison.metric is Metric.GROWTH else ()),
+        *_remarks_on_range(comparison, at(tables, place)),
         *_remarks_on_seeds(effect),
     )
     return Finding(place=place, comparison=comparison, effect=effect, verdict=verdict, remarks=remarks)
@@ -115,11 +117,7 @@ def _compared(comparison: Comparison, cells: Iterable[CellRow]) -> Differences[i
 
 def _rewards(tables: Tables, method: str) -> dict[int, list[float]]:
     """The rewards of the rounds, by seed, where there are at least two rounds."""
-    by_seed: dict[int, list[float]] = {}
-    for row in sorted(tables.rounds, key=lambda row: (row.seed, row.round_number)):
-        if row.method == method:
-            by_seed.setdefault(row.seed, []).append(row.reward)
-    return {seed: rewards for seed, rewards in by_seed.items() if len(rewards) > 1}
+    return {seed: rewards for seed, rewards in rewards_by_seed(tables, method).items() if len(rewards) > 1}
 
 
 def _remarks_on_rule(rule: Rule, measured: Differences[int], effect: Estimate, verdict: Verdict) -> Iterable[str]:
@@ -131,7 +129,7 @@ def _remarks_on_rule(rule: Rule, measured: Differences[int], effect: Estimate, v
         yield f"not so in {against} of {effect.n} seeds, although it ought to be by construction"
         equal = sum(value == 0 for value in measured.values)
         if equal:
-            yield f"exactly equal{_in_some(equal, effect.n)}, as when the range of rewards binds"
+            yield f"exactly equal{_in_some(equal, effect.n)}"
         return
     if effect.low is None or effect.high is None or rule.order is Order.ALIKE or rule.because:
         return
@@ -170,6 +168,19 @@ def _remarks_on_growth(tables: Tables, method: str) -> Iterable[str]:
         yield f"the same factor {factor:.4f} in every round, which is what a discount of {factor**-2:.4f} gives"
     else:
         yield f"from round to round the factor lies between {low:.4f} and {high:.4f}"
+
+
+def _remarks_on_range(comparison: Comparison, tables: Tables) -> Iterable[str]:
+    """Where not the optimum but the range that rewards must lie in says what is paid: that is nobody's merit."""
+    limits = limits_in(tables)
+    if comparison.metric.unit != "%" or method_named(comparison.first).reward is not Reward.OPTIMAL or limits is None:
+        return
+    paid = [reward for rewards in rewards_by_seed(tables, comparison.first).values() for reward in rewards]
+    for end, bound in (("smallest", limits.at_lowest), ("largest", limits.at_highest)):
+        bounded = sum(map(bound, paid))
+        if bounded:
+            title = method_named(comparison.first).title
+            yield f"{title} pays the {end} {limits.kind} reward in {bounded} of {len(paid)} rounds"
 
 
 def _remarks_on_seeds(effect: Estimate) -> Iterable[str]:

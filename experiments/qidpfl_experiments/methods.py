@@ -162,6 +162,8 @@ METHODS = (
     ),
 )
 BY_NAME = {method.name: method for method in METHODS}
+# Cells of a sweep bear these names instead of a method's.
+SWEEPS = ("calibration", "tuning")
 
 
 class UnknownMethod(ValueError):

@@ -19,6 +19,7 @@ from . import wording
 from .figure_style import BLUE, GREEN, VERMILION, Drawing, Lines, Looks, dots, focus, line
 from .methods import QI_DPFL, Method, Role
 from .places import methods_in
+from .reward_ranges import limits_in
 from .statistics import Estimate, estimate, per_round
 from .tables import CellRow, FitRow, RoundRow, Tables
 
@@ -119,8 +120,17 @@ def reward_of_strategies(tables: Tables, looks: Looks) -> Drawing | None:
         measure=_REWARD,
         name="reward-strategies",
         title="Reward of the strategies",
-        about="What all clients of a round together can earn. FedAvg-DP pays what QI-DPFL pays.",
+        about=f"What all clients of a round together can earn. FedAvg-DP pays what QI-DPFL pays.{_limits(tables)}",
     )
+
+
+def _limits(tables: Tables) -> str:
+    limits = limits_in(tables)
+    if limits is None:
+        return ""
+    low, high = wording.number(limits.lowest), wording.number(limits.highest)
+    above = "" if limits.highest is None else f" and no more than {high}"
+    return f" Nobody may pay less than {low}{above} in a round ({limits.kind})."
 
 
 def _shown(tables: Tables, names: Sequence[str], *, own: bool = True) -> tuple[Method, ...]:
@@ -184,19 +194,17 @@ def _seen(whole: Sequence[tuple[Method, Estimate]], measure: _Measure) -> str:
         for rank, (method, found) in named
     )
     seeds = [found.n for _, found in whole]
-    bands = f"Bands and bars are 95 % intervals over {_range(seeds)} seeds."
+    bands = f"Bands and bars are 95 % intervals over {wording.range_of(seeds)} seeds."
     if max(seeds) == 1:
         bands = "One seed, so there are no bands."
     return f"At the right, {measure.whole_label.removesuffix(', in %')}: {values}. {bands}"
 
 
-def _range(seeds: Sequence[int]) -> str:
-    return str(seeds[0]) if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
-
-
 def calibration(tables: Tables, looks: Looks) -> Drawing | None:
     """The accuracy that a total budget buys, the fitted curve, and the rewards it admits (Fig. 2)."""
-    if not tables.calibration:
+    rows = tables.calibration
+    measured = [(row.total, row.accuracy) for row in rows if row.total is not None and row.accuracy is not None]
+    if not measured:
         return None
     fit = tables.fits[0] if tables.fits else None
     curve = curve_of(fit)
@@ -204,10 +212,9 @@ def calibration(tables: Tables, looks: Looks) -> Drawing | None:
     def draw() -> Figure:
         figure = Figure(figsize=(7.4, 3.3), layout="constrained")
         axes = figure.subplots()
-        rows = tables.calibration
         axes.scatter(
-            [row.total for row in rows],
-            [100 * row.accuracy for row in rows],
+            [total for total, _ in measured],
+            [100 * accuracy for _, accuracy in measured],
             color=BLUE,
             s=18,
             alpha=0.7,
@@ -260,10 +267,16 @@ def _rewards(fit: FitRow) -> str:
 
 
 def _calibration_caption(tables: Tables, fit: FitRow | None) -> str:
-    runs = len(tables.calibration)
-    about = f"{runs} runs with the same reward in every round, judged on validation records of the training data."
+    kept = [row.selected for row in tables.calibration if row.accuracy is not None]
+    about = (
+        f"{len(kept)} runs with {wording.range_of(kept)} clients and the same reward in every round, judged on "
+        "validation records of the training data."
+    )
+    failed = len(tables.calibration) - len(kept)
+    if failed:
+        about += f" {failed} more failed."
     if fit is None:
-        return f"{about} No curve was fitted."
+        return f"{about} Too few are left for a curve."
     if curve_of(fit) is None:
         return f"{about} They determine no curve ({fit.status})."
     fitted = f"The curve misses them by {wording.number(100 * fit.rmse, digits=2)} points (root mean square)."

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .methods import BY_NAME, METHODS, Kept, Method, Reward, Role
-from .tables import CellRow, Key, Tables
+from .tables import CalibrationRow, CellRow, Key, Tables, TuningRow
 
 FINISHED = "finished"
 IID = "iid"
@@ -39,6 +39,18 @@ class Place:
         return self.dataset in PAPER_DATASETS and self.partition in PAPER_PARTITIONS
 
 
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A run that came to nothing: the cell of a method, or one of a sweep. Runs of tuning have no seed of their own."""
+
+    dataset: str
+    partition: str
+    run: str
+    seed: int | None
+    state: str
+    reason: str
+
+
 def places(tables: Tables) -> tuple[Place, ...]:
     """Every place of the tables, in their order; IID comes first in each data set."""
     names = (
@@ -62,9 +74,37 @@ def finished(tables: Tables) -> Tables:
     )
 
 
-def failed(tables: Tables) -> tuple[CellRow, ...]:
-    """The cells that did not finish."""
-    return tuple(cell for cell in tables.cells if cell.state != FINISHED)
+def failures(tables: Tables) -> tuple[Failure, ...]:
+    """What did not finish: cells, then runs of calibrations, then those of tuning."""
+    cells = (
+        _failure(cell, run=cell.method, seed=cell.seed, state=cell.state, reason=cell.reason)
+        for cell in tables.cells
+        if cell.state != FINISHED
+    )
+    calibration = (
+        _failure(row, run=f"calibration, reward {row.reward:g}", seed=row.seed, reason=row.failure)
+        for row in tables.calibration
+        if row.accuracy is None
+    )
+    tuning = (
+        _failure(row, run=f"tuning, learning rate {row.learning_rate:g}", reason=row.failure)
+        for row in tables.tuning
+        if row.accuracy is None
+    )
+    return (*cells, *calibration, *tuning)
+
+
+def _failure(
+    row: CellRow | CalibrationRow | TuningRow, *, run: str, reason: str, seed: int | None = None, state: str = "failed"
+) -> Failure:
+    return Failure(
+        dataset=row.dataset,
+        partition=row.partition,
+        run=run,
+        seed=seed,
+        state=state,
+        reason=reason or "no reason given",
+    )
 
 
 def at(tables: Tables, place: Place) -> Tables:

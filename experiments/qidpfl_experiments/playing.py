@@ -17,7 +17,7 @@ from qidpfl_shared.protocol.tasks import TaskSpec
 
 from .cells import Cell, CellResult
 from .services import ProcessEnded
-from .tables import CellRow, ClientRow, RoundRow
+from .tables import CellRow, ClientRow, Guarantee, RoundRow
 from .testbed import Testbed
 
 
@@ -61,6 +61,7 @@ def failed(cell: Cell, reason: str) -> CellResult:
         cost=None,
         spent_rho=None,
         epsilon=None,
+        guarantee=None,
         model_digest="",
         wall_s=0.0,
     )
@@ -128,9 +129,16 @@ def _cell_row(story: Story, rounds: Sequence[RoundRow], clients: Sequence[Client
         cost=math.fsum(costs) if costs else None,
         spent_rho=None if unprotected else max((row.spent_rho or 0.0 for row in clients), default=0.0),
         epsilon=None if unprotected else max((row.epsilon or 0.0 for row in clients), default=0.0),
+        guarantee=_guarantee(story.task.spec),
         model_digest=story.model_digest,
         wall_s=math.fsum(row.wall_s for row in rounds),
     )
+
+
+def _guarantee(spec: TaskSpec) -> Guarantee:
+    if not spec.privacy.noise:
+        return Guarantee.NONE
+    return Guarantee.HEURISTIC if spec.privacy.mechanism.build().heuristic else Guarantee.PROVEN
 
 
 def _round_row(story: Story, result: RoundResult, training: float) -> RoundRow:

@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from .cells import Cell, CellResult
+from .cells import Cell, CellResult, failure_of
 
 
 class RunProgress:
@@ -60,7 +60,7 @@ class RunProgress:
 def _outcome(result: CellResult) -> str:
     row = result.cell
     if not result.finished:
-        return f"FAILED: {row.reason or row.state}"
+        return f"FAILED: {failure_of(result)}"
     accuracy = "unevaluated" if row.accuracy is None else f"accuracy {row.accuracy:.4f}"
     reward = f", reward {row.reward:.1f}" if row.reward else ""
     return f"{accuracy}, {row.selected} of {row.clients} clients{reward}"

@@ -3,13 +3,20 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from .places import failed, finished, places
+from .guarantees import is_heuristic
+from .places import failures, finished, places
 from .tables import Tables
 
 
-def remarks_on(tables: Tables, *, is_full: bool) -> tuple[str, ...]:
+def remarks_on(tables: Tables, *, is_full: bool, reproducible: bool) -> tuple[str, ...]:
     """The remarks that these results need."""
-    return (*_on_trust(tables, is_full), *_on_measures(), *_on_selection(tables), *_on_verdicts())
+    return (
+        *_on_trust(tables, is_full),
+        *_on_measures(),
+        *_on_privacy(tables, reproducible),
+        *_on_selection(tables),
+        *_on_verdicts(),
+    )
 
 
 def _on_trust(tables: Tables, is_full: bool) -> Iterable[str]:
@@ -18,8 +25,8 @@ def _on_trust(tables: Tables, is_full: bool) -> Iterable[str]:
             "These runs are smaller than the paper's. With fewer records per client the same guarantee needs more "
             "noise, and with fewer rounds models stop earlier: what is seen here need not hold at full scale."
         )
-    if failed(tables):
-        yield "Cells that did not finish are in no mean and in no verdict; they are listed, and their seeds missing."
+    if failures(tables):
+        yield "Runs that did not finish are in no mean and in no verdict; they are listed, and their seeds missing."
     seeds = Counter((cell.dataset, cell.partition, cell.method) for cell in finished(tables).cells)
     if seeds and max(seeds.values()) == 1:
         yield "There is one seed: nothing is known about chance, and nothing is decided but what holds by construction."
@@ -39,10 +46,23 @@ def _on_measures() -> Iterable[str]:
         "What privacy is worth to clients is drawn at random, not asked of anybody; rewards have no currency, and only "
         "their ratios mean something."
     )
+
+
+def _on_privacy(tables: Tables, reproducible: bool) -> Iterable[str]:
     yield (
         "ε is that of the worst client, for one of its records, after everything it released, its label histogram "
         "included. Methods without noise guarantee nothing."
     )
+    if is_heuristic(tables):
+        yield (
+            "The noise of these runs is the paper's, as printed: a heuristic without any privacy guarantee. Each ε "
+            "follows from what the mechanism really proves, not from the declared budgets, and is vacuous."
+        )
+    if reproducible:
+        yield (
+            "The noise of these runs was drawn from their seeds, so that they can be repeated to the bit: it is of the "
+            "right size, but protects nothing. Each ε is that of the same run with fresh noise."
+        )
 
 
 def _on_selection(tables: Tables) -> Iterable[str]:

@@ -12,7 +12,8 @@ from . import wording
 from .claims import Claim
 from .figures import Picture, pictures
 from .findings import Outcome, outcomes, write_claims
-from .places import Place, at, failed, finished, places
+from .guarantees import is_heuristic
+from .places import Place, at, failures, finished, places
 from .remarks import remarks_on
 from .summary import PARTS, SummaryRow, TimeRow, summary, times
 from .tables import Tables
@@ -23,11 +24,15 @@ FIGURES_FOLDER = "figures"
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What was run. `scale_note` says what is smaller than in the paper; empty: nothing is."""
+    """What was run. `scale_note` says what is smaller than in the paper; empty: nothing is.
+
+    `reproducible`: noise was drawn from the seed.
+    """
 
     title: str
     command: str
     scale_note: str = ""
+    reproducible: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -86,9 +91,10 @@ def _values(tables: Tables, about: About, drawn: tuple[Picture, ...], found: tup
         "claims": tuple(dict.fromkeys(outcome.claim for outcome in found)),
         "by_claim": {(outcome.claim, outcome.place): outcome for outcome in found},
         "tuning": tables.tuning,
-        "failed": failed(tables),
+        "failures": failures(tables),
+        "heuristic": is_heuristic(tables),
         "finished": len(ended.cells),
-        "remarks": remarks_on(tables, is_full=not about.scale_note),
+        "remarks": remarks_on(tables, is_full=not about.scale_note, reproducible=about.reproducible),
         "parts": tuple(PARTS),
         "counts": {verdict: sum(one.verdict is verdict for one in found) for verdict in Verdict},
         "figures_folder": FIGURES_FOLDER,

@@ -4,14 +4,14 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from qidpfl_shared.protocol.task_parts import WorkloadSpec
 from qidpfl_shared.workloads.loading import load_workload
 
-from .folder import ResultsFolder
+from .folder import ResultsFolder, opened
 from .options import Request
 from .plans import Planner
 from .progress import RunProgress
@@ -20,29 +20,49 @@ from .testbed import Placement, Testbed
 
 
 @contextmanager
-def running(asked: Request, *, rules: tuple[Path, ...] = ()) -> Iterator[tuple[ResultsFolder, Runner, Planner]]:
+def running(
+    asked: Request, *, rules: tuple[Path, ...] = (), own_rules: Mapping[str, str] | None = None
+) -> Iterator[tuple[ResultsFolder, Runner, Planner]]:
     """The results folder, and a runner on a live testbed for it.
 
-    The folder is made once the data are at hand. The testbed's state is removed at the end, unless it is to be kept or
-    the run was cut off.
+    The folder is made once the data are at hand. The testbed's state is removed at the end, unless it is to be kept, a
+    cell failed or the run was cut off.
     """
     planner = Planner(setup=asked.setup, reproducible=asked.reproducible)
     started = time.monotonic()
-    with RunProgress() as progress:
+    with ExitStack() as stack:
+        progress = stack.enter_context(RunProgress())
         progress.say(_what(asked))
         if asked.reproducible:
             progress.say("UNSAFE: noise comes from the seed and protects nothing; for public data only")
+        _check_device(asked.device)
         _fetch(_workload(planner), asked.data_dir)
-        folder = ResultsFolder(asked.out, asked.setup, reproducible=asked.reproducible)
-        placement = Placement(work=folder.path / "work", data_dir=asked.data_dir, device=asked.device, rules=rules)
-        with Testbed(placement) as testbed:
+        folder = stack.enter_context(
+            opened(asked.out, asked.setup, reproducible=asked.reproducible, own_rules=own_rules or {})
+        )
+        placement = Placement(work=folder.work, data_dir=asked.data_dir, device=asked.device, rules=rules)
+        with _started(placement, folder) as testbed:
             runner = Runner(files=folder.cells, jobs=asked.jobs, progress=progress, testbed=testbed)
             yield folder, runner, planner
             audit = testbed.audit()
         progress.say(f"audit of the coordinator: {audit}")
-    folder.note_run(_command(), audit=audit, wall_s=time.monotonic() - started)
-    if not asked.keep_work:
-        shutil.rmtree(placement.work)
+        folder.note_run(_command(), audit=audit, wall_s=time.monotonic() - started)
+        if runner.failures:
+            progress.say(f"logs of what failed are kept in {folder.work}")
+        elif not asked.keep_work:
+            shutil.rmtree(folder.work)
+
+
+@contextmanager
+def _started(placement: Placement, folder: ResultsFolder) -> Iterator[Testbed]:
+    """A testbed; where it does not start, nothing is left of a folder that was made for it."""
+    with ExitStack() as stack:
+        try:
+            testbed = stack.enter_context(Testbed(placement))
+        except BaseException:
+            folder.undo()
+            raise
+        yield testbed
 
 
 def _what(asked: Request) -> str:
@@ -51,6 +71,15 @@ def _what(asked: Request) -> str:
     if not setup.is_full:
         scale = f"NOT the full experiment, {scale}; --scale full runs the whole"
     return f"{setup.dataset}, {scale}; results in {asked.out}"
+
+
+def _check_device(name: str) -> None:
+    """Say at once what every cell would fail of."""
+    if name not in ("auto", "cpu"):
+        # It takes seconds to import torch, and only those who ask for more than a CPU have to wait.
+        from qidpfl_client.training.devices import choose_device
+
+        choose_device(name)
 
 
 def _workload(planner: Planner) -> WorkloadSpec:

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .calibration import Calibration, calibrated
-from .cells import Cell, CellFiles, CellResult
+from .cells import Cell, CellFiles, CellResult, failure_of
 from .methods import QI_DPFL, Method
 from .plans import Planner, Unplannable
 from .playing import failed, play
@@ -25,6 +25,8 @@ class Runner:
     jobs: int
     progress: RunProgress
     testbed: Testbed
+    # The names of the cells that came to nothing.
+    failures: list[str] = field(default_factory=list)
 
     def results(self, phase: str, cells: Sequence[Cell]) -> list[CellResult]:
         """What came of these cells, in their order. An interruption ends those that are being played."""
@@ -51,6 +53,8 @@ class Runner:
     def keep(self, cell: Cell, result: CellResult, *, started: float | None = None) -> CellResult:
         """Write a result down, and say so."""
         self.files.write(cell, result)
+        if not result.finished:
+            self.failures.append(cell.name)
         self.progress.ended(cell, result, started=started)
         return result
 
@@ -79,7 +83,13 @@ def run_tuning(runner: Runner, planner: Planner) -> list[TuningRow]:
     rates = [(partition, rate) for partition in planner.setup.partitions for rate in planner.setup.learning_rates]
     cells = [planner.tuning_cell(partition=partition, learning_rate=rate) for partition, rate in rates]
     return [
-        TuningRow(dataset=planner.setup.dataset, partition=partition, learning_rate=rate, accuracy=result.cell.accuracy)
+        TuningRow(
+            dataset=planner.setup.dataset,
+            partition=partition,
+            learning_rate=rate,
+            accuracy=None if failure_of(result) else result.cell.accuracy,
+            failure=failure_of(result),
+        )
         for (partition, rate), result in zip(rates, runner.results("tuning", cells), strict=True)
     ]
 
@@ -119,6 +129,8 @@ class Comparison:
 
     def _planned(self, method: Method, partition: str, seed: int, leaders: Leaders) -> Cell:
         calibration = self.calibrations.get(partition)
+        if calibration is not None and method.noise and calibration.compared is None:
+            raise Unplannable(f"the calibration, whose range of rewards it needs, has failed: {calibration.statement}")
         return self.planner.cell(
             method,
             partition=partition,

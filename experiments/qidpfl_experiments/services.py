@@ -50,6 +50,7 @@ class Service:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "QIDPFL_LOG_FORMAT": "json"}
         self._starts += 1
         with self.log.open("a") as log:
+            self._said_before = log.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "qidpfl_experiments.leash", *self._command],
                 stdin=subprocess.PIPE,
@@ -81,13 +82,19 @@ class Service:
 
     def last_line(self) -> str:
         """What it said last."""
-        lines = self.log.read_text().strip().splitlines()
+        lines = self._said().strip().splitlines()
         return lines[-1] if lines else "it said nothing"
+
+    def _said(self) -> str:
+        """What it has said since it was started: the log may be that of an earlier one, too."""
+        with self.log.open("rb") as log:
+            log.seek(self._said_before)
+            return log.read().decode(errors="replace")
 
     def wait_until_served(self) -> None:
         """Wait until a coordinator answers."""
         deadline = time.monotonic() + _STARTUP_S
-        while '"listening"' not in self.log.read_text():
+        while '"listening"' not in self._said():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise ProcessEnded(f"{self.name} does not start: {self.last_line()}")
             time.sleep(0.05)

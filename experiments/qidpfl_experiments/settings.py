@@ -56,7 +56,7 @@ class Scale(_Settings):
     preset: str | None = None
     clients: int | None = Field(default=None, ge=3)
     validation_records: int | None = Field(default=None, ge=2)
-    rewards: tuple[Positive, ...] | None = Field(default=None, min_length=3)
+    rewards: tuple[Positive, ...] | None = Field(default=None, min_length=4)
     learning_rates: tuple[Positive, ...] | None = Field(default=None, min_length=1)
     task: dict[str, Any] = {}
 
@@ -68,7 +68,7 @@ class DatasetSettings(_Settings):
     default_scale: str
     clients: int = Field(ge=3)
     validation_records: int = Field(ge=2)
-    rewards: tuple[Positive, ...] = Field(min_length=3)
+    rewards: tuple[Positive, ...] = Field(min_length=4)
     target_gap: Positive
     target_max_gap: Positive
     learning_rates: tuple[Positive, ...] = Field(min_length=1)

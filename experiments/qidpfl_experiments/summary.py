@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .guarantees import guarantee_of
 from .methods import Method
 from .places import methods_in
 from .statistics import Estimate, estimate
-from .tables import RoundRow, Tables
+from .tables import Guarantee, RoundRow, Tables
 
 # The parts of a round, which together are its wall clock.
 PARTS: dict[str, Callable[[RoundRow], float]] = {
@@ -20,7 +21,7 @@ PARTS: dict[str, Callable[[RoundRow], float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryRow:
-    """One method in one place. Accuracies are shares; ε is that of the worst client, empty without a guarantee."""
+    """One method in one place. Accuracies are shares; ε is that of the worst client, worth what `guarantee` says."""
 
     method: Method
     seeds: int
@@ -29,6 +30,7 @@ class SummaryRow:
     reward: Estimate | None
     cost: Estimate | None
     epsilon: Estimate | None
+    guarantee: Guarantee
     kept: Estimate | None
     clients: int
 
@@ -61,6 +63,7 @@ def _summary_of(tables: Tables, method: Method) -> SummaryRow:
         reward=estimate(cell.reward for cell in cells),
         cost=estimate(cell.cost for cell in cells),
         epsilon=estimate(cell.epsilon for cell in cells),
+        guarantee=guarantee_of(tables, method),
         kept=estimate(float(cell.selected) for cell in cells),
         clients=max(cell.clients for cell in cells),
     )

@@ -7,8 +7,11 @@ import csv
 import types
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
+
+from pydantic import ValidationError
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -21,6 +24,14 @@ class Key:
     seed: int
 
 
+class Guarantee(StrEnum):
+    """What the epsilons of a cell are worth."""
+
+    PROVEN = "proven"
+    HEURISTIC = "heuristic"
+    NONE = "none"
+
+
 @dataclass(frozen=True, kw_only=True)
 class CellRow(Key):
     """What came of one task.
@@ -28,7 +39,8 @@ class CellRow(Key):
     Accuracy is that of the last round on the half of the test records by which nothing is decided; `mean_accuracy` is
     its mean over the rounds, a measure of how fast the model learns. `cost` is the paper's server cost (a model cost,
     not a loss that was measured); nothing of it is known where there is no noise. `spent_rho` and `epsilon` are those
-    of the worst client; without noise there is no guarantee, and they are empty.
+    of the worst client; without noise there is no guarantee, and they are empty. `guarantee` says what they are worth:
+    nothing is known of a cell that failed.
     """
 
     scale: str
@@ -45,6 +57,7 @@ class CellRow(Key):
     cost: float | None
     spent_rho: float | None
     epsilon: float | None
+    guarantee: Guarantee | None
     model_digest: str
     wall_s: float
 
@@ -94,14 +107,19 @@ class ClientRow(Key):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationRow:
-    """One run of a calibration: the total budget that a reward buys in every round, and the validation accuracy."""
+    """One run of a calibration: the total budget that a reward buys in every round, and the validation accuracy.
+
+    `failure` says why there is neither; empty: there are.
+    """
 
     dataset: str
     partition: str
     seed: int
     reward: float
-    total: float
-    accuracy: float
+    selected: int
+    total: float | None
+    accuracy: float | None
+    failure: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,12 +147,25 @@ class FitRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TuningRow:
-    """One run of a search for the learning rate: the validation accuracy of QI-DPFL; empty: the run failed."""
+    """One run of a search for the learning rate: the validation accuracy of QI-DPFL, or why there is none."""
 
     dataset: str
     partition: str
     learning_rate: float
     accuracy: float | None
+    failure: str = ""
+
+
+class DamagedResults(Exception):
+    """A file of a results folder is not what was written there; says in one line which, and what can be done."""
+
+    def __init__(self, path: Path, error: Exception, *, remedy: str = "") -> None:
+        if isinstance(error, ValidationError):
+            first = error.errors(include_input=False, include_url=False)[0]
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+        else:
+            reason = f"{type(error).__name__}: {error}"
+        super().__init__("; ".join(filter(None, (f"{path} is damaged: {reason}", remedy))))
 
 
 Row = TypeVar("Row", CellRow, RoundRow, ClientRow, CalibrationRow, FitRow, TuningRow)
@@ -197,10 +228,13 @@ def _read(folder: Path, kind: type[Row]) -> tuple[Row, ...]:
     if not path.exists():
         return ()
     readers = {name: _reader(hint) for name, hint in get_type_hints(kind).items()}
-    with path.open(newline="") as file:
-        return tuple(
-            kind(**{name: readers[name](text) for name, text in line.items()}) for line in csv.DictReader(file)
-        )
+    try:
+        with path.open(newline="") as file:
+            return tuple(
+                kind(**{name: readers[name](text) for name, text in line.items()}) for line in csv.DictReader(file)
+            )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedResults(path, error) from error
 
 
 def _reader(hint: Any) -> Any:

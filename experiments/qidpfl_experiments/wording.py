@@ -1,6 +1,7 @@
 """How numbers are written: no more digits than a reader can use, and a dash for what is not known."""
 
 import math
+from collections.abc import Sequence
 
 from .claims import Comparison, Metric
 from .findings import Finding
@@ -28,6 +29,12 @@ def number(value: float | None, *, digits: int | None = None) -> str:
 
 def _decimals(value: float) -> int:
     return 0 if abs(value) >= 100 or not value else max(0, 2 - math.floor(math.log10(abs(value))))
+
+
+def range_of(counts: Sequence[int]) -> str:
+    """The one number that all of them are, or from the least to the most."""
+    least, most = min(counts), max(counts)
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def mean(found: Estimate | None, *, digits: int | None = None, factor: float = 1.0, unit: str = "") -> str:

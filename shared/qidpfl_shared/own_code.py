@@ -26,12 +26,12 @@ def module_of_file(path: Path, *, kind: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise CannotImport(f"{path} cannot be imported: {described(error)}") from error
     return module
 
 
-def described(error: Exception) -> str:
+def described(error: BaseException) -> str:
     """What went wrong in somebody's code, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

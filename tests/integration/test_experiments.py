@@ -58,7 +58,7 @@ def test_every_method_is_run_to_the_end(smoke: tuple[Path, Tables, str]) -> None
 def test_a_failing_cell_is_reported_and_the_rest_is_there(smoke: tuple[Path, Tables, str]) -> None:
     out, tables, said = smoke
     assert "broken.seed-0: FAILED" in said
-    assert said.splitlines()[-1] == "qidpfl-experiments: 1 of 14 cells failed; they are named in the report"
+    assert said.splitlines()[-1] == "qidpfl-experiments: 1 of 18 cells failed; they are named in the report"
     assert [row.method for row in tables.cells if row.state == "failed"] == ["broken"]
     assert "select() raised ValueError" in (out / "report.html").read_text()
 
@@ -114,7 +114,7 @@ def test_finished_cells_are_not_run_again(smoke: tuple[Path, Tables, str]) -> No
     out, tables, _ = smoke
     before = {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
     said = done("run", *SMOKE, "--methods", "fedavg,qi-dpfl", "--reproducible", "--out", str(out))
-    assert said.count("(not run)") == 3 + 2
+    assert said.count("(not run)") == 4 + 2
     assert {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()} == before
     assert read_tables(out) == tables
 

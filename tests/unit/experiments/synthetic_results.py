@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from qidpfl_experiments.methods import BY_NAME, Kept
-from qidpfl_experiments.tables import CalibrationRow, CellRow, ClientRow, FitRow, RoundRow, Tables
+from qidpfl_experiments.tables import CalibrationRow, CellRow, ClientRow, FitRow, Guarantee, RoundRow, Tables
 
 DATASET = "mnist"
 ROUNDS = 12
@@ -64,6 +64,7 @@ def cell(
         cost=cost,
         spent_rho=0.1 if reward else None,
         epsilon=2.0 if reward else None,
+        guarantee=Guarantee.PROVEN if reward else Guarantee.NONE,
         model_digest=digest or f"{method}-{partition}-{seed}",
         wall_s=12.5,
     )
@@ -155,6 +156,7 @@ def calibration_of(partition: str) -> tuple[tuple[CalibrationRow, ...], FitRow]:
             partition=partition,
             seed=seed,
             reward=reward,
+            selected=6,
             total=reward / 1000,
             accuracy=0.88 - 0.12 * math.exp(-60 * reward / 1000) + 0.001 * (-1) ** seed,
         )
@@ -219,6 +221,7 @@ def _with_cell(found: Tables, name: str, partition: str, seed: int) -> Tables:
         paid=reward,
         spent_rho=0.1 if pays else None,
         epsilon=2.0 if pays else None,
+        guarantee=Guarantee.PROVEN if pays else Guarantee.NONE,
         mean_accuracy=sum(part.accuracy or 0.0 for part in rounds) / ROUNDS,
     )
     return replace(

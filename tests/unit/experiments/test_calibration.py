@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qidpfl_experiments.calibration import Calibration, CalibrationFailed, calibrated, write_overrides
+from qidpfl_experiments.calibration import Calibration, calibrated, write_overrides
 from qidpfl_experiments.cells import CellResult
 from qidpfl_experiments.plans import Planner
 from qidpfl_experiments.playing import failed
@@ -45,12 +45,17 @@ def a_run(reward: float, accuracy: float | None = None, *, state: str = "finishe
 
 
 def of_rewards(*rewards: float) -> Calibration:
-    runs = [a_run(reward) for reward in rewards]
-    return calibrated(SETUP, partition="iid", results=runs, privacy_weight=WEIGHT)
+    return of_runs(*(a_run(reward) for reward in rewards))
+
+
+def of_runs(*runs: CellResult) -> Calibration:
+    swept = SETUP.model_copy(update={"rewards": tuple(run.rounds[0].reward for run in runs)})
+    return calibrated(swept, partition="iid", results=runs, privacy_weight=WEIGHT)
 
 
 def test_a_known_curve_is_found_again() -> None:
     fit = of_rewards(4, 8, 16, 32, 64).fit
+    assert fit is not None
     assert fit.ceiling == pytest.approx(CEILING, abs=1e-6)
     assert fit.drop == pytest.approx(DROP, abs=1e-6)
     assert fit.rate == pytest.approx(RATE, rel=1e-6)
@@ -68,25 +73,47 @@ def test_the_admissible_rewards_buy_the_targets() -> None:
     assert calibration.compared == calibration.admissible
 
 
-def test_a_target_outside_the_sweep_is_moved_to_its_edge() -> None:
-    calibration = of_rewards(4, 5, 6)
+@pytest.mark.parametrize(
+    ("rewards", "smallest", "largest"),
+    [((4, 8, 16, 32, 64), None, 64), ((50, 60, 80, 128), 50, None), ((50, 55, 60, 70), 50, 70)],
+)
+def test_a_target_beyond_the_sweep_is_moved_to_its_edge(
+    rewards: tuple[float, ...], smallest: float | None, largest: float | None
+) -> None:
+    calibration = of_rewards(*rewards)
     assert calibration.admissible is not None
-    assert calibration.admissible.maximum == pytest.approx(6, rel=1e-6)
+    if smallest is not None:
+        assert calibration.admissible.minimum == pytest.approx(smallest, rel=1e-6)
+    if largest is not None:
+        assert calibration.admissible.maximum == pytest.approx(largest, rel=1e-6)
+
+
+def test_a_sweep_that_does_not_reach_the_lower_target_admits_nothing() -> None:
+    calibration = of_rewards(4, 5, 5.5, 6)
+    assert calibration.admissible is None
+    assert calibration.statement.endswith("no admissible rewards: outside_calibration")
 
 
 def test_runs_that_do_not_rise_admit_nothing_and_methods_are_compared_where_was_swept() -> None:
-    runs = [a_run(reward, 0.5) for reward in (4, 8, 16)]
-    calibration = calibrated(SETUP, partition="iid", results=runs, privacy_weight=WEIGHT)
-    assert calibration.admissible is None
+    calibration = of_runs(*(a_run(reward, 0.5) for reward in (4, 8, 12, 16)))
+    assert calibration.admissible is None and calibration.compared is not None
     assert (calibration.compared.minimum, calibration.compared.maximum) == (4, 16)
     assert "no curve" in calibration.statement
 
 
-def test_failed_runs_are_left_out_and_too_few_are_an_error() -> None:
-    good, bad = [a_run(4), a_run(8), a_run(16)], a_run(32, state="failed")
-    assert len(calibrated(SETUP, partition="iid", results=[*good, bad], privacy_weight=WEIGHT).runs) == 3
-    with pytest.raises(CalibrationFailed, match="only 2 of 3 runs"):
-        calibrated(SETUP, partition="iid", results=[*good[:2], bad], privacy_weight=WEIGHT)
+def test_failed_runs_are_listed_and_left_out_of_the_curve() -> None:
+    good = [a_run(reward) for reward in (4, 8, 16, 64)]
+    calibration = of_runs(*good[:2], a_run(32, 0.1, state="failed"), *good[2:])
+    assert calibration.fit is not None and calibration.fit.ceiling == pytest.approx(CEILING, abs=1e-6)
+    (failure,) = calibration.failures
+    assert (failure.reward, failure.total, failure.accuracy, failure.failure) == (32, None, None, "failed")
+
+
+def test_too_few_runs_give_neither_a_curve_nor_a_range() -> None:
+    runs = [a_run(reward, state="failed" if reward > 8 else "finished") for reward in (4, 6, 8, 16)]
+    calibration = of_runs(*runs)
+    assert (calibration.fit, calibration.admissible, calibration.compared) == (None, None, None)
+    assert calibration.statement == "only 3 of 4 runs were finished and evaluated; a curve needs 4"
 
 
 def test_the_file_makes_a_task_with_this_range(tmp_path: Path) -> None:

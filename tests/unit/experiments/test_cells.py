@@ -1,17 +1,19 @@
 """The files of cells: what is finished is there again, everything else counts for nothing."""
 
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from qidpfl_experiments.cells import Cell, CellFiles, CellResult
-from qidpfl_experiments.folder import OtherSetup, ResultsFolder, read_config
+from qidpfl_experiments.folder import NotOurFolder, ResultsFolder, gathered, opened, read_config
 from qidpfl_experiments.methods import QI_DPFL
 from qidpfl_experiments.plans import Planner
 from qidpfl_experiments.playing import failed
-from qidpfl_experiments.settings import read_settings, setup
-from qidpfl_experiments.tables import ClientRow
+from qidpfl_experiments.settings import Setup, read_settings, setup
+from qidpfl_experiments.tables import ClientRow, DamagedResults, Tables
+from qidpfl_shared.protocol.presets import merged
 
 SETUP = setup(read_settings(), dataset="digits", scale="smoke", variant="recommended", partitions=["iid"])
 
@@ -67,27 +69,136 @@ def test_half_a_file_is_no_result(tmp_path: Path) -> None:
     assert files.all() == []
 
 
-def test_a_folder_belongs_to_one_setup(tmp_path: Path) -> None:
-    ResultsFolder(tmp_path, SETUP, reproducible=False)
-    ResultsFolder(tmp_path, SETUP.model_copy(update={"partitions": {}}), reproducible=False)
-    with pytest.raises(OtherSetup, match="holds results with another clients; choose another --out"):
-        ResultsFolder(tmp_path, SETUP.model_copy(update={"clients": 7}), reproducible=False)
-    with pytest.raises(OtherSetup, match="another reproducible"):
-        ResultsFolder(tmp_path, SETUP, reproducible=True)
+@pytest.mark.parametrize("text", ["", "{}", "null", '{"fingerprint": 1', "\xff\xfe"])
+def test_a_damaged_file_is_named_in_one_line_with_what_can_be_done(tmp_path: Path, text: str) -> None:
+    files, cell = CellFiles(tmp_path), a_cell()
+    files.write(cell, a_result(cell))
+    (whole,) = (tmp_path / "cells").iterdir()
+    whole.write_text(text, encoding="latin-1")
+    with pytest.raises(
+        DamagedResults, match=r"seed-0\.json is damaged: .+; remove it, and the cell is run again$"
+    ) as told:
+        files.read(cell)
+    assert "\n" not in str(told.value)
+
+
+def folder_of(path: Path, setup: Setup = SETUP, *, reproducible: bool = False, **own_rules: str) -> ResultsFolder:
+    path.mkdir(exist_ok=True)
+    return ResultsFolder(path, setup, reproducible=reproducible, own_rules=own_rules)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clients": 7}, "holds results of other settings: clients was another; choose another --out"),
+        ({"scale": "full"}, "holds results with another --scale: smoke; choose another --out"),
+        ({"task": merged(SETUP.task, {"game": {"horizon": 4}})}, "other settings: task.game.horizon was another"),
+        (
+            {"partitions": {"iid": SETUP.partitions["iid"].model_copy(update={"concentration": 3.0})}},
+            "other settings: partitions.iid.concentration was another",
+        ),
+    ],
+)
+def test_a_folder_belongs_to_one_setup(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    folder_of(tmp_path)
+    with pytest.raises(NotOurFolder, match=message):
+        folder_of(tmp_path, SETUP.model_copy(update=changes))
+
+
+def test_noise_from_a_seed_and_from_the_system_are_not_mixed(tmp_path: Path) -> None:
+    folder_of(tmp_path)
+    with pytest.raises(NotOurFolder, match="with another --reproducible: False; choose another --out"):
+        folder_of(tmp_path, reproducible=True)
+
+
+def test_partitions_are_added_to_a_folder(tmp_path: Path) -> None:
+    folder_of(tmp_path)
+    more = setup(read_settings(), dataset="digits", scale="smoke", variant="recommended", partitions=["dirichlet"])
+    folder_of(tmp_path, more)
+    config = read_config(tmp_path)
+    assert [*config.setup.partitions] == [*config.specs] == ["iid", "dirichlet"]
+    assert {spec["workload"]["partition"]["kind"] for spec in config.specs.values()} == {"iid", "dirichlet_class"}
+
+
+def test_changed_rules_of_ones_own_make_their_results_void_and_nobody_elses(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, mine="before")
+    ours, own = a_cell(), replace(a_cell(), key=replace(a_cell().key, method="mine"))
+    for cell in (ours, own):
+        folder.cells.write(cell, a_result(cell))
+    folder_of(tmp_path, mine="before")
+    assert [result.cell.method for result in folder.cells.all()] == ["mine", "qi-dpfl"]
+    folder_of(tmp_path, mine="after")
+    assert [result.cell.method for result in folder.cells.all()] == ["qi-dpfl"]
+    assert read_config(tmp_path).own_rules == {"mine": "after"}
 
 
 def test_the_configuration_says_what_was_run_with_what(tmp_path: Path) -> None:
-    folder = ResultsFolder(tmp_path, SETUP, reproducible=False)
+    folder = folder_of(tmp_path)
     folder.note_run("qidpfl-experiments run", audit="5 checks, 0 violated", wall_s=1.234)
     config = read_config(tmp_path)
-    assert config["setup"]["task"]["game"]["horizon"] == config["spec"]["game"]["horizon"] == 3
-    assert config["spec"]["aggregation"]["learning_rate"] == 3.0
-    assert {"python", "torch", "numpy", "qidpfl-server"} <= config["versions"].keys()
-    assert [(run["command"], run["wall_s"]) for run in config["runs"]] == [("qidpfl-experiments run", 1.2)]
+    assert config.setup.task["game"]["horizon"] == config.specs["iid"]["game"]["horizon"] == 3
+    assert config.specs["iid"]["aggregation"]["learning_rate"] == 3.0
+    assert {"python", "torch", "numpy", "qidpfl-server"} <= config.versions[0].keys()
+    assert [(run.command, run.wall_s) for run in config.runs] == [("qidpfl-experiments run", 1.2)]
+
+
+def test_other_versions_are_added_to_the_configuration(tmp_path: Path) -> None:
+    folder_of(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace(f'"numpy": "{version("numpy")}"', '"numpy": "1.0"'))
+    folder_of(tmp_path)
+    folder_of(tmp_path)
+    assert [versions["numpy"] for versions in read_config(tmp_path).versions] == ["1.0", version("numpy")]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "no JSON"])
+def test_a_damaged_configuration_is_named_in_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(DamagedResults, match=r"config\.json is damaged: ") as told:
+        folder_of(tmp_path)
+    assert "\n" not in str(told.value)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with (
+        pytest.raises(NotOurFolder, match="is not empty, and what it holds are no results"),
+        opened(tmp_path, SETUP, reproducible=False, own_rules={}),
+    ):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
+    with (
+        opened(tmp_path / "out", SETUP, reproducible=False, own_rules={}),
+        pytest.raises(NotOurFolder, match="another run is using"),
+        opened(tmp_path / "out", SETUP, reproducible=False, own_rules={}),
+    ):
+        pass
+    with opened(tmp_path / "out", SETUP, reproducible=False, own_rules={}) as again:
+        assert not again.is_new
+
+
+def test_a_folder_in_which_nothing_was_run_can_be_undone(tmp_path: Path) -> None:
+    with opened(tmp_path / "out", SETUP, reproducible=False, own_rules={}) as folder:
+        folder.work.mkdir()
+        folder.undo()
+    assert not (tmp_path / "out").exists()
+    folder_of(tmp_path / "old")
+    folder_of(tmp_path / "old").undo()
+    assert read_config(tmp_path / "old")
 
 
 def test_sweeps_are_not_among_the_cells_that_are_compared(tmp_path: Path) -> None:
-    folder = ResultsFolder(tmp_path, SETUP, reproducible=False)
+    folder = folder_of(tmp_path)
     for cell in (a_cell(), Planner(setup=SETUP).calibration_cell(partition="iid", reward=2.0)):
         folder.cells.write(cell, replace(a_result(cell), cell=replace(a_result(cell).cell, method=cell.key.method)))
     assert [row.method for row in folder.write().cells] == ["qi-dpfl"]
+
+
+def test_cells_that_no_table_has_yet_are_gathered(tmp_path: Path) -> None:
+    folder, cell = folder_of(tmp_path), a_cell()
+    assert gathered(tmp_path) == Tables()
+    folder.cells.write(cell, a_result(cell))
+    assert gathered(tmp_path).cells == (a_result(cell).cell,)

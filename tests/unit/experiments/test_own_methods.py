@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from qidpfl_experiments.methods import Kept, Reward, Role
-from qidpfl_experiments.own_methods import OwnMethodError, own_method
+from qidpfl_experiments.own_methods import OwnMethodError, own_method, own_methods
 
 REWARD = "def reward(question):\n    return 1.0\n"
 SELECT = "def select(question):\n    return [True]\n"
@@ -46,10 +46,22 @@ def test_the_file_is_not_run(tmp_path: Path) -> None:
     [
         ("x = 1", "a.py", "defines neither reward"),
         ("def reward(:", "a.py", "is not Python"),
-        (REWARD, "max.py", "already a method max"),
+        (REWARD, "max.py", "max already means something else"),
+        (REWARD, "QI-DPFL.py", "QI-DPFL already means something else"),
+        (REWARD, "calibration.py", "calibration already means something else"),
+        (REWARD, "all.py", "all already means something else"),
+        (REWARD, "rules.txt", "ends in .py"),
         (REWARD, "my rules.py", "cannot be the name"),
     ],
 )
 def test_what_cannot_be_a_method_gets_one_line(tmp_path: Path, text: str, name: str, message: str) -> None:
     with pytest.raises(OwnMethodError, match=message):
         own_method(written(tmp_path, text, name))
+
+
+def test_two_files_of_one_name_are_no_two_methods(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    paths = [written(tmp_path, REWARD), written(tmp_path / "other", SELECT, "Generous.py")]
+    assert [method.name for method in own_methods(paths[:1])] == ["generous"]
+    with pytest.raises(OwnMethodError, match=r"there are two files of the name Generous: give .* another one"):
+        own_methods(paths)

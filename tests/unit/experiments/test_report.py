@@ -12,7 +12,7 @@ from qidpfl_experiments import wording
 from qidpfl_experiments.methods import BY_NAME
 from qidpfl_experiments.report import About, flat, write_report
 from qidpfl_experiments.statistics import Estimate, estimate
-from qidpfl_experiments.tables import Tables, TuningRow
+from qidpfl_experiments.tables import Guarantee, Tables, TuningRow
 
 ABOUT = About(
     title="MNIST <at> full scale",
@@ -98,7 +98,49 @@ def test_command_settings_and_verdicts_are_told(folder: Path, name: str) -> None
 def test_cells_that_failed_are_told_and_cannot_break_the_page(folder: Path, name: str, told: str) -> None:
     text = (folder / name).read_text()
     assert told in text
-    assert re.search(r"(1 of 30 cells|1 did not)", text)
+    assert re.search(r"1 (run )?did not finish", text)
+
+
+@pytest.mark.parametrize("name", ["report.html", "README.md"])
+def test_failed_runs_of_sweeps_are_told_too(tmp_path: Path, name: str) -> None:
+    made = results(methods=("qi-dpfl",), partitions=("iid",), seeds=1)
+    failed = replace(made.calibration[0], total=None, accuracy=None, failure="the fleet was killed")
+    rate = TuningRow(dataset="mnist", partition="iid", learning_rate=8.0, accuracy=None, failure="it diverged")
+    write_report(tmp_path, replace(made, calibration=(failed, *made.calibration[1:]), tuning=(rate,)), ABOUT)
+    text = (tmp_path / name).read_text()
+    for told in (
+        "calibration, reward 5",
+        "the fleet was killed",
+        "tuning, learning rate 8",
+        "it diverged",
+        "1 more failed",
+    ):
+        assert told in text, told
+
+
+@pytest.mark.parametrize("name", ["report.html", "README.md"])
+def test_heuristic_noise_is_said_loudly_and_beside_every_epsilon(folder: Path, tmp_path: Path, name: str) -> None:
+    made = results(methods=("fedavg", "qi-dpfl"), partitions=("iid",), seeds=2)
+    heuristic = replace(
+        made,
+        cells=tuple(
+            replace(row, guarantee=Guarantee.HEURISTIC) if row.guarantee is Guarantee.PROVEN else row
+            for row in made.cells
+        ),
+    )
+    write_report(tmp_path, heuristic, ABOUT)
+    text = (tmp_path / name).read_text()
+    assert "Heuristic noise, no privacy guarantee:" in text
+    assert re.search(r"2\.00 ± 0.{0,25}heuristic", text)
+    assert "all that can be proven is: QI-DPFL" in text and "No guarantee at all: FedAvg." in text
+    assert "euristic" not in (folder / name).read_text()
+
+
+def test_noise_from_a_seed_is_said_to_protect_nothing(folder: Path, tmp_path: Path) -> None:
+    few = results(methods=("qi-dpfl",), partitions=("iid",), seeds=2)
+    write_report(tmp_path, few, replace(ABOUT, reproducible=True))
+    assert "protects nothing" in (tmp_path / "README.md").read_text()
+    assert "protects nothing" not in (folder / "README.md").read_text()
 
 
 def test_every_row_of_a_table_has_as_many_cells_as_its_head(folder: Path) -> None:

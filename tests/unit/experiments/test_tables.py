@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from synthetic_results import results
 
-from qidpfl_experiments.tables import Tables, read_tables, write_tables
+from qidpfl_experiments.tables import DamagedResults, Tables, read_tables, write_tables
 
 
 def test_tables_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -39,3 +39,17 @@ def test_numbers_lose_no_digit(tmp_path: Path, value: float) -> None:
 
 def test_a_missing_file_is_an_empty_table(tmp_path: Path) -> None:
     assert read_tables(tmp_path) == Tables()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("finished", "finished,extra"), ("accuracy", "acuracy"), ("proven", "sworn"), (",10,", ",ten,")],
+)
+def test_a_damaged_table_is_named_in_one_line(tmp_path: Path, old: str, new: str) -> None:
+    write_tables(tmp_path, results(methods=("qi-dpfl",), partitions=("iid",), seeds=1))
+    table = tmp_path / "cells.csv"
+    assert old in table.read_text()
+    table.write_text(table.read_text().replace(old, new, 1))
+    with pytest.raises(DamagedResults, match=r"cells\.csv is damaged: ") as told:
+        read_tables(tmp_path)
+    assert "\n" not in str(told.value)
