@@ -11,11 +11,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from sqlalchemy import NullPool, create_engine, make_url, text
 
-# No test is timed; in CI the examples are the same on every run, so that a red build can be repeated.
+# No test is timed. In CI, and wherever all tests run (in several processes, as `make test` does), the examples are the
+# same on every run, so that a red build can be repeated; `make unit` looks for new ones.
 settings.register_profile(
     "qidpfl",
     deadline=None,
-    derandomize="CI" in os.environ,
+    derandomize=bool({"CI", "PYTEST_XDIST_WORKER"} & os.environ.keys()),
     max_examples=100,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -44,7 +44,7 @@ def output(*command: str, check: bool = True, timeout_s: float = 300) -> str:
     return done.stdout
 
 
-def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 180) -> None:
+def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 600) -> None:
     """Look again and again; fail if it takes far too long."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -106,7 +106,7 @@ class Testbed:
     overlays: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
 
-    def compose(self, *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
+    def compose(self, *arguments: str, timeout_s: float = 1800) -> subprocess.CompletedProcess[str]:
         """Run Compose on this project."""
         program = ["docker", "compose"] if has_plugin() else ["docker-compose"]
         files = ["docker-compose.yml", *(f"docker-compose.{name}.yml" for name in self.overlays)]
@@ -120,7 +120,7 @@ class Testbed:
             timeout=timeout_s,
         )
 
-    def done(self, *arguments: str, timeout_s: float = 600) -> str:
+    def done(self, *arguments: str, timeout_s: float = 1800) -> str:
         """What Compose prints when all goes well."""
         ended = self.compose(*arguments, timeout_s=timeout_s)
         assert ended.returncode == 0, f"{arguments} ended with {ended.returncode}: {ended.stdout}{ended.stderr}"
@@ -164,4 +164,4 @@ def wait_for_the_end(testbed: Testbed, *services: str) -> None:
     """Wait until all containers of these services have stopped."""
     for service in services:
         for container in testbed.containers(service):
-            output("docker", "wait", container.name)
+            output("docker", "wait", container.name, timeout_s=1200)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from containers import ROOT, Testbed, cleaned_up, output
 
-SHORT = {"game": {"horizon": 3}, "rounds": {"expected_clients": 8, "quiet_s": 600.0, "enrolment_window_s": 600.0}}
+WINDOWS = {"quiet_s": 600.0, "enrolment_window_s": 600.0, "declare_s": 600.0, "deliver_s": 600.0}
+SHORT = {"game": {"horizon": 3}, "rounds": WINDOWS | {"expected_clients": 8}}
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_one_command_leads_to_a_finished_task_and_down_leaves_nothing(images: No
             env=os.environ | {"COMPOSE_PROJECT_NAME": project},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
         assert done.returncode == 0, done.stderr
         task = json.loads((clone / "results" / "testbed" / "task.json").read_text())

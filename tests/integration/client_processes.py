@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,11 @@ class ForkedClient:
         return self
 
     def kill(self) -> None:
-        assert self.child is not None
-        self.child.kill()
+        """Kill it, and wait until it is dead, in any thread: its exit code can be read once, which is not done here."""
+        child = self.child
+        assert child is not None
+        child.kill()
+        wait([child.sentinel], _PATIENCE_S)
 
     def ended_with(self) -> int | None:
         """Wait for the end; its exit code, or the negative signal."""

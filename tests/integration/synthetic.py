@@ -17,7 +17,8 @@ from qidpfl_shared.protocol.task_parts import PrivacySpec
 from qidpfl_shared.protocol.tasks import TaskSpec
 from qidpfl_shared.protocol.wire import Vector32
 
-BRISK = Retries(attempts=2, timeout_s=5.0, wait_initial_s=0.01, wait_max_s=0.05, jitter_s=0.01)
+# Whoever is away says so at once; whoever is slow is waited for, and gets nothing twice.
+BRISK = Retries(attempts=2, timeout_s=30.0, wait_initial_s=0.01, wait_max_s=0.05, jitter_s=0.01)
 
 
 @dataclass(frozen=True)

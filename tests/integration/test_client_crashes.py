@@ -118,7 +118,6 @@ def killed_in(scene: Scene, moment: Moment) -> None:
     def kill(now: Moment) -> None:
         if now is moment:
             scene.client.kill()
-            scene.client.ended_with()
             # The connection of the dead goes down as well.
             raise ConnectionResetError
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -12,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from client_verification import client_violations
 from forked import ForkedCoordinator
 from patient_client import PatientClient
@@ -57,23 +55,19 @@ def client(server: str, code: str, journal: Path) -> Iterator[RealClient]:
         running.process.wait()
 
 
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        number: int = free.getsockname()[1]
-        return number
-
-
-def test_stops_and_outages_cost_nothing(tmp_path: Path, port: int) -> None:
-    coordinator = ForkedCoordinator(tmp_path / "coordinator", arguments=("--port", str(port)))
+def test_stops_and_outages_cost_nothing(tmp_path: Path) -> None:
+    coordinator = ForkedCoordinator(tmp_path / "coordinator")
     journal, may_deliver = tmp_path / "journal.sqlite", threading.Event()
     with coordinator.start(), recording(coordinator.url) as proxy, ThreadPoolExecutor(SCRIPTED) as threads:
         rounds = UNHURRIED | {"expected_clients": 3, "min_clients": 3, "min_updates": 3}
         task_id, code = coordinator.create_task(game={"horizon": 3}, rounds=rounds, selection={"rule": "all"})
         (tmp_path / "code").write_text(code)
         others = [
-            PatientClient(coordinator.url, task_id, code, f"the-key-of-client-{n}", may_deliver=may_deliver)
+            PatientClient(
+                *(coordinator.url, task_id, code, f"the-key-of-client-{n}"),
+                may_deliver=may_deliver,
+                locate=lambda: coordinator.url,
+            )
             for n in range(SCRIPTED)
         ]
         runs = [threads.submit(other.run, patience_s=240.0) for other in others]
@@ -85,7 +79,8 @@ def test_stops_and_outages_cost_nothing(tmp_path: Path, port: int) -> None:
             second.wait_for("takes part")
             coordinator.kill()
             second.wait_for("trying again")
-            coordinator.start()
+            # At another port, which only the proxy and the scripted clients notice.
+            proxy.target = coordinator.start().url
             second.wait_for("the coordinator is back")
             assert second.stopped_by(signal.SIGINT) == 0
             assert second.lines[-1] == STOPPED

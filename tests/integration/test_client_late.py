@@ -1,10 +1,11 @@
 """An update that came too late: the same bytes are sent again if the round is, and are no second release."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
-from coordinators import ScriptedClient, running
+from coordinators import ScriptedClient, move_deadline, running
 from synthetic import applicant
 
 from qidpfl_client.endurance import take_part
@@ -16,14 +17,16 @@ from qidpfl_shared.protocol.messages import SpendState, TaskState
 class FirstUploadTooLate(httpx.BaseTransport):
     """Lets everything through but the first update, which the coordinator is said to have closed its doors to."""
 
-    def __init__(self) -> None:
+    def __init__(self, close: Callable[[], None]) -> None:
         self._through = httpx.HTTPTransport()
+        self._close_round = close
         self.digests: list[str] = []
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/update"):
             self.digests.append(request.headers["Content-Digest"])
             if len(self.digests) == 1:
+                self._close_round()
                 body = Problem.of(ErrorCode.ROUND_CLOSED).model_dump_json()
                 return httpx.Response(410, text=body, headers={"Content-Type": PROBLEM_MEDIA_TYPE}, request=request)
         return self._through.handle_request(request)
@@ -33,14 +36,14 @@ class FirstUploadTooLate(httpx.BaseTransport):
 
 
 def test_a_round_that_is_opened_again_gets_the_same_bytes(tmp_path: Path) -> None:
-    rounds = {"declare_s": 2.0, "deliver_s": 2.0, "expected_clients": 3, "min_clients": 3, "min_updates": 3}
+    rounds = {"expected_clients": 3, "min_clients": 3, "min_updates": 3}
     with running(tmp_path / "state") as coordinator:
         task_id, code = coordinator.create_task(game={"horizon": 2}, rounds=rounds, selection={"rule": "all"})
         others = [ScriptedClient(coordinator.url, task_id, code, f"the-key-of-client-{n}") for n in range(2)]
         threads = [threading.Thread(target=other.run) for other in others]
         for thread in threads:
             thread.start()
-        transport = FirstUploadTooLate()
+        transport = FirstUploadTooLate(lambda: move_deadline(tmp_path / "state", "deliver_by"))
         with (
             httpx.Client(transport=transport, base_url=coordinator.url, timeout=60) as http,
             Journal(tmp_path / "journal.sqlite") as journal,

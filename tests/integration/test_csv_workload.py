@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from coordinators import running
+from coordinators import UNHURRIED, running
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OVERRIDES = {
@@ -13,7 +13,7 @@ OVERRIDES = {
     "selection": {"rule": "all"},
     "game": {"horizon": 15},
     "privacy": {"lifetime_rho": 30.0},
-    "rounds": {"expected_clients": 4},
+    "rounds": UNHURRIED | {"expected_clients": 4},
 }
 
 
@@ -30,7 +30,7 @@ def test_a_csv_file_becomes_a_task_and_is_learnt(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "qidpfl_client", "fleet", "--server", coordinator.url, "--code", code]
         command += ["--clients", "4", "--journals", str(tmp_path / "journals")]
         command += ["--workload", f"{EXAMPLES / 'csv_workload.py'}:Cells", "--privacy-value", "1.0"]
-        fleet = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        fleet = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert fleet.returncode == 0, fleet.stderr
         with coordinator.admin as admin:
             task = admin.get(f"/v1/tasks/{task_id}").json()

@@ -89,8 +89,9 @@ def check(coordinator: Coordinator, task_id: str, ledgers: list[Ledger]) -> None
     """All rounds are settled, everybody is paid in each for noise that is really there, and something was learnt."""
     task, rounds = outcome(coordinator, task_id)
     drawn = pure_noise(coordinator, ledgers)
+    # Of so many float32 values two may be the same by chance; noise that is used again repeats all 30 of an update.
+    assert drawn.size == 30 * CLIENTS * ROUNDS and drawn.size - len(set(drawn)) < 5
     # More than six standard errors on either side.
-    assert drawn.size == 30 * CLIENTS * ROUNDS and len(set(drawn)) == drawn.size
     assert 0.83 < drawn.std() < 1.17 and abs(drawn.mean()) < 0.23
     assert (task.state, task.reason, task.settled_rounds) == ("finished", "horizon_reached", ROUNDS)
     assert sum(ledger.earned_micro for ledger in ledgers) == task.paid_micro > 0

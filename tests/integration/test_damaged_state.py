@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from coordinators import Coordinator, ScriptedClient, running
+from coordinators import Coordinator, ScriptedClient, move_deadline, running
 from structlog.testing import capture_logs
 
 from qidpfl_server import __main__ as commands
@@ -26,7 +26,6 @@ from qidpfl_server.serving import ensure_task, opened_store
 from qidpfl_server.settings import Settings
 from qidpfl_server.tasks import task_spec
 
-UNHURRIED = {"declare_s": 300.0, "deliver_s": 300.0, "quiet_s": 300.0, "enrolment_window_s": 300.0}
 SPEC = task_spec("digits", {})
 
 
@@ -42,10 +41,10 @@ def refused_start(state: Path) -> str:
     return done.stderr.splitlines()[-1]
 
 
-def gathered(coordinator: Coordinator, name: str, **rounds: Any) -> list[ScriptedClient]:
+def gathered(coordinator: Coordinator, name: str) -> list[ScriptedClient]:
     """Three clients of a new task of one round, which is open."""
-    rules = UNHURRIED | {"expected_clients": 3, "min_clients": 2, "min_updates": 2} | rounds
-    task_id, code = coordinator.create_task(name, game={"horizon": 1}, rounds=rules)
+    rounds = {"expected_clients": 3, "min_clients": 2, "min_updates": 2}
+    task_id, code = coordinator.create_task(name, game={"horizon": 1}, rounds=rounds)
     clients = [ScriptedClient(coordinator.url, task_id, code, f"the-key-of-{name}-{n}") for n in range(3)]
     for client in clients:
         client.enrol()
@@ -116,12 +115,13 @@ def test_a_row_that_cannot_be_read_is_named_when_the_coordinator_starts(state: P
 @pytest.mark.parametrize("table", ["tasks", "rounds"])
 def test_a_task_that_becomes_unreadable_does_not_hold_up_the_others(state: Path, table: str) -> None:
     with running(state) as coordinator:
-        good = gathered(coordinator, "good", declare_s=2.0, deliver_s=2.0)
+        good = gathered(coordinator, "good")
         bad = coordinator.create_task("waiting")[0]
         change(state, DAMAGE[table] + (" where task_id <> '" + good[0].task_id + "'" if table == "rounds" else ""))
         for client in good[:2]:
-            # The third stays silent: the clock has to close this round.
             client.play(offer_to(client))
+        # The third stays silent: the clock has to close this round.
+        move_deadline(state, "declare_by", task_id=good[0].task_id, in_s=2)
         while (answer := good[0].poll(wait=30)) is None:
             pass
         assert (answer["task_state"], answer["reason"]) == ("finished", "horizon_reached")

@@ -10,9 +10,7 @@ SKEWED = (55, 55, 0, 0, 0, 0, 0, 0, 0, 0)
 
 def test_the_roster_shows_everybody_and_a_client_that_is_put_out_is_locked_out(tmp_path: Path) -> None:
     with running(tmp_path) as coordinator, coordinator.admin as admin:
-        task_id, code = coordinator.create_task(
-            game={"horizon": 2}, rounds={"expected_clients": 5, "declare_s": 2.0, "deliver_s": 2.0}
-        )
+        task_id, code = coordinator.create_task(game={"horizon": 2}, rounds={"expected_clients": 5})
         labels = [(11,) * 10, (11,) * 10, (11,) * 10, (11,) * 10, SKEWED]
         clients = [
             ScriptedClient(coordinator.url, task_id, code, f"key-of-client-{n}-xx", labels=counts)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 import pytest
-from coordinators import Coordinator, ScriptedClient, digest_header, running
+from coordinators import Coordinator, ScriptedClient, digest_header, move_deadline, running
 
 Gather = Callable[..., list[ScriptedClient]]
 LONG = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
@@ -509,9 +509,15 @@ def test_a_client_that_leaves_is_not_waited_for_and_keeps_its_ledger(coordinator
     assert result(coordinator, leaving.task_id)["updates"] == 3
 
 
-def test_a_silent_client_is_set_aside_and_comes_back_by_polling(gather: Gather) -> None:
-    *three, silent = gather(4, rounds={"declare_s": 4.0, "deliver_s": 60.0, "set_aside_after": 1})
+def time_is_over(coordinator: Coordinator, client: ScriptedClient, deadline: str = "deliver_by") -> None:
+    """For whoever has not answered the open round of this client, or (`declare_by`) is still silent."""
+    move_deadline(coordinator.state_dir, deadline, task_id=client.task_id)
+
+
+def test_a_silent_client_is_set_aside_and_comes_back_by_polling(coordinator: Coordinator, gather: Gather) -> None:
+    *three, silent = gather(4, rounds={"set_aside_after": 1})
     play_all(three)
+    time_is_over(coordinator, silent, "declare_by")
     second = offer_to(three[0], "1.1")
     assert second["round_number"] == 2
     refused = silent.declare(second)
@@ -523,10 +529,11 @@ def test_a_silent_client_is_set_aside_and_comes_back_by_polling(gather: Gather) 
 
 
 def test_a_void_round_is_retried_as_it_was_and_pays_everybody_once(coordinator: Coordinator, gather: Gather) -> None:
-    *two, slow = gather(rounds={"declare_s": 4.0, "deliver_s": 1.0}, game={"horizon": 1})
+    *two, slow = gather(game={"horizon": 1})
     first = offer_to(slow)
     receipts = [(client.declare(first).json(), client.upload(first).json()) for client in two]
     slow.declare(first).raise_for_status()
+    time_is_over(coordinator, slow)
     again = offer_to(slow, "1.1")
     assert (again["round_number"], again["attempt"]) == (1, 2)
     unchanged = ("reward_micro", "total", "model_version", "model_digest", "standing")
@@ -546,10 +553,12 @@ def test_a_void_round_is_retried_as_it_was_and_pays_everybody_once(coordinator: 
 def test_after_the_last_attempt_the_task_fails_and_says_what_was_spent_unpaid(
     coordinator: Coordinator, gather: Gather
 ) -> None:
-    *two, silent = gather(rounds={"declare_s": 3.0, "deliver_s": 1.0, "max_attempts": 2})
+    *two, silent = gather(rounds={"max_attempts": 2})
     play_all(two)
     silent.declare(offer_to(silent)).raise_for_status()
+    time_is_over(coordinator, silent)
     assert offer_to(silent, "1.1")["attempt"] == 2
+    time_is_over(coordinator, silent)
     end = answer_to(silent, "1.2")
     assert end["task_state"] == "failed"
     assert end["reason"].startswith("too_few_updates")
@@ -649,11 +658,12 @@ def test_an_upload_without_noise_is_rejected_unpaid_and_kept(coordinator: Coordi
 
 
 def test_drop_outs_raise_nobody_elses_pay(coordinator: Coordinator, gather: Gather) -> None:
-    clients = gather(5, rounds={"declare_s": 4.0, "deliver_s": 1.0, "min_clients": 3}, game={"horizon": 1})
+    clients = gather(5, rounds={"min_clients": 3}, game={"horizon": 1})
     for client in clients:
         client.declare(offer_to(client)).raise_for_status()
     for client in clients[:3]:
         client.upload(offer_to(client)).raise_for_status()
+    time_is_over(coordinator, clients[0])
     assert answer_to(clients[0], "1.1")["task_state"] == "finished"
     settled = result(coordinator, clients[0].task_id)
     fair = settled["reward_micro"] / 5

@@ -51,7 +51,7 @@ def test_values_are_independent_and_standard_normal(source: NoiseSource) -> None
     ("broken", "fault"),
     [
         (lambda values: values * 1.02, "deviation"),
-        (lambda values: values + 0.02, "mean"),
+        (lambda values: values + 0.03, "mean"),
         (lambda values: np.sign(values), "shape"),
         (lambda values: np.abs(values), "signs"),
         (lambda values: np.repeat(values, 2), "neighbours"),
