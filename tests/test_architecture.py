@@ -131,14 +131,18 @@ ALLOWED: dict[str, set[str]] = {
     "qidpfl_experiments": {"httpx", "pydantic", "rich", "stamina", "typer", "qidpfl_client", "qidpfl_shared"},
     # From tables to statistics, verdicts, figures and texts: nothing here knows how the tables came about.
     "qidpfl_experiments.methods": set(),
-    "qidpfl_experiments.tables": set(),
+    "qidpfl_experiments.damaged_results": {"pydantic"},
+    "qidpfl_experiments.tables": {"qidpfl_experiments.damaged_results"},
+    "qidpfl_experiments.guarantees": {"qidpfl_experiments.methods", "qidpfl_experiments.tables"},
+    "qidpfl_experiments.reward_ranges": {"qidpfl_experiments.tables"},
     "qidpfl_experiments.statistics": {"scipy", "qidpfl_experiments.tables"},
     "qidpfl_experiments.places": {"qidpfl_experiments.methods", "qidpfl_experiments.tables"},
     "qidpfl_experiments.verdicts": {"qidpfl_experiments.statistics"},
     "qidpfl_experiments.claims": {"qidpfl_experiments.methods", "qidpfl_experiments.verdicts"},
     "qidpfl_experiments.findings": {
         *("qidpfl_experiments.claims", "qidpfl_experiments.methods", "qidpfl_experiments.places"),
-        *("qidpfl_experiments.statistics", "qidpfl_experiments.tables", "qidpfl_experiments.verdicts"),
+        *("qidpfl_experiments.reward_ranges", "qidpfl_experiments.statistics", "qidpfl_experiments.tables"),
+        "qidpfl_experiments.verdicts",
     },
     "qidpfl_experiments.wording": {
         *("qidpfl_experiments.claims", "qidpfl_experiments.findings", "qidpfl_experiments.places"),
@@ -153,6 +157,7 @@ ALLOWED: dict[str, set[str]] = {
             *("matplotlib", "numpy", "qidpfl_shared.core.forecast", "qidpfl_experiments.wording"),
             *("qidpfl_experiments.figure_style", "qidpfl_experiments.methods", "qidpfl_experiments.places"),
             *("qidpfl_experiments.statistics", "qidpfl_experiments.summary", "qidpfl_experiments.tables"),
+            *("qidpfl_experiments.guarantees", "qidpfl_experiments.reward_ranges"),
         }
         for name in ("paper", "client", "our")
     },
@@ -161,10 +166,12 @@ ALLOWED: dict[str, set[str]] = {
         *("qidpfl_experiments.figure_style", "qidpfl_experiments.places", "qidpfl_experiments.tables"),
     },
     "qidpfl_experiments.summary": {
-        *("qidpfl_experiments.methods", "qidpfl_experiments.places"),
+        *("qidpfl_experiments.guarantees", "qidpfl_experiments.methods", "qidpfl_experiments.places"),
         *("qidpfl_experiments.statistics", "qidpfl_experiments.tables"),
     },
-    "qidpfl_experiments.remarks": {"qidpfl_experiments.places", "qidpfl_experiments.tables"},
+    "qidpfl_experiments.remarks": {
+        *("qidpfl_experiments.guarantees", "qidpfl_experiments.places", "qidpfl_experiments.tables"),
+    },
     "qidpfl_experiments.report": {"jinja2", "qidpfl_experiments"},
 }
 # What a pure function has no use for: clocks, files, sockets, the environment, global randomness, logs, threads.

@@ -16,7 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.tasks import TaskSpec
 
-from .tables import CellRow, ClientRow, DamagedResults, Key, RoundRow
+from .damaged_results import DamagedResults
+from .tables import CellRow, ClientRow, Key, RoundRow
 
 
 @dataclass(frozen=True, kw_only=True)

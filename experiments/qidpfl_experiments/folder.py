@@ -17,10 +17,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from .calibration import Calibration, write_overrides
 from .cells import CellFiles, CellResult
+from .damaged_results import DamagedResults
 from .methods import QI_DPFL, SWEEPS
 from .plans import Planner
 from .settings import Setup
-from .tables import CalibrationRow, DamagedResults, Tables, TuningRow, read_tables, write_tables
+from .tables import CalibrationRow, Tables, TuningRow, read_tables, write_tables
 
 _OWN_PACKAGES = ("qidpfl-shared", "qidpfl-server", "qidpfl-client", "qidpfl-experiments")
 _PACKAGES = (*_OWN_PACKAGES, "torch", "torchvision", "numpy", "scipy", "scikit-learn", "fastapi", "httpx", "pydantic")

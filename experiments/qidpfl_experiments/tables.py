@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from pydantic import ValidationError
+from .damaged_results import DamagedResults
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -154,18 +154,6 @@ class TuningRow:
     learning_rate: float
     accuracy: float | None
     failure: str = ""
-
-
-class DamagedResults(Exception):
-    """A file of a results folder is not what was written there; says in one line which, and what can be done."""
-
-    def __init__(self, path: Path, error: Exception, *, remedy: str = "") -> None:
-        if isinstance(error, ValidationError):
-            first = error.errors(include_input=False, include_url=False)[0]
-            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
-        else:
-            reason = f"{type(error).__name__}: {error}"
-        super().__init__("; ".join(filter(None, (f"{path} is damaged: {reason}", remedy))))
 
 
 Row = TypeVar("Row", CellRow, RoundRow, ClientRow, CalibrationRow, FitRow, TuningRow)

@@ -248,17 +248,19 @@ def test_rewards_that_do_not_grow_refute_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"),
+    ("smallest", "largest", "told"),
     [
-        ({"reward_min": 7.0}, "QI-DPFL pays the smallest admissible reward in 24 of 24 rounds"),
-        ({"reward_max": 7.0}, "QI-DPFL pays the largest admissible reward in 24 of 24 rounds"),
-        ({"reward_min": None, "reward_max": None}, ""),
+        (7.0, 53.0, "QI-DPFL pays the smallest admissible reward in 24 of 24 rounds"),
+        (5.0, 7.0, "QI-DPFL pays the largest admissible reward in 24 of 24 rounds"),
+        (5.0, None, ""),
+        (5.0, 53.0, ""),
     ],
 )
-def test_a_range_that_says_what_is_paid_is_named(limits: dict[str, float], told: str) -> None:
+def test_a_range_that_says_what_is_paid_is_named(smallest: float, largest: float | None, told: str) -> None:
     tables = results(methods=("qi-dpfl", "random-select"), partitions=("dirichlet",), seeds=2)
     rounds = tuple(replace(row, reward=7.0) if row.method == "qi-dpfl" else row for row in tables.rounds)
-    bound = replace(tables, rounds=rounds, fits=(replace(tables.fits[0], **limits),))
+    fit = replace(tables.fits[0], reward_min=smallest, reward_max=largest)
+    bound = replace(tables, rounds=rounds, fits=(fit,))
     for identifier in ("reward-grows", "less-reward-than-random", "lowest-cost"):
         remarks = outcome(identifier, bound).findings[0].remarks
         assert [remark for remark in remarks if " reward in " in remark] == ([told] if told else [])
