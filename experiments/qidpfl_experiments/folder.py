@@ -90,7 +90,8 @@ class ResultsFolder:
         known = read_config(self.path)
         _check_same(self.path, known, asked)
         # What cannot be read is said before anything is run.
-        self.cells.all()
+        if not self.cells.all() and read_tables(self.path).cells:
+            raise NotOurFolder(f"{self.path} has tables without the cells they were made from; choose another --out")
         for name, digest in asked.own_rules.items():
             if known.own_rules.get(name, digest) != digest:
                 # Seeds that are not run again would still show what the rules were before.
@@ -170,7 +171,7 @@ def read_config(path: Path) -> Config:
 
 
 def gathered(path: Path) -> Tables:
-    """The tables of a folder, with what is in the files of its cells where it has them."""
+    """The tables of a folder, made anew from the files of its cells: only copies of results are without them."""
     tables = read_tables(path)
     cells = CellFiles(path).all()
     return _with_cells(tables, cells) if cells else tables

@@ -61,6 +61,8 @@ def test_a_failing_cell_is_reported_and_the_rest_is_there(smoke: tuple[Path, Tab
     assert said.splitlines()[-1] == "qidpfl-experiments: 1 of 18 cells failed; they are named in the report"
     assert [row.method for row in tables.cells if row.state == "failed"] == ["broken"]
     assert "select() raised ValueError" in (out / "report.html").read_text()
+    assert f"logs of what failed are kept in {out / 'work'}" in said
+    assert any("broken" in log.name for log in (out / "work").glob("*.log"))
 
 
 def test_a_smaller_scale_is_said_and_the_audit_is_clean(smoke: tuple[Path, Tables, str]) -> None:
@@ -108,6 +110,7 @@ def test_without_noise_nothing_is_guaranteed_and_nothing_paid(smoke: tuple[Path,
     for row in (row for row in tables.cells if row.state == "finished"):
         unprotected = row.method in ("fedavg", "fedavg-select", "blind")
         assert (row.epsilon is None) == (row.cost is None) == (row.reward == 0) == unprotected
+        assert row.guarantee == ("none" if unprotected else "proven")
 
 
 def test_finished_cells_are_not_run_again(smoke: tuple[Path, Tables, str]) -> None:
@@ -117,6 +120,23 @@ def test_finished_cells_are_not_run_again(smoke: tuple[Path, Tables, str]) -> No
     assert said.count("(not run)") == 4 + 2
     assert {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()} == before
     assert read_tables(out) == tables
+
+
+def test_the_report_of_a_run_that_was_cut_off_is_made_from_what_there_is(
+    smoke: tuple[Path, Tables, str], tmp_path: Path
+) -> None:
+    out, tables, _ = smoke
+    (tmp_path / "cells").mkdir()
+    for name in ("config.json", "cells/digits.quality-mix.fedavg.seed-0.json"):
+        (tmp_path / name).write_bytes((out / name).read_bytes())
+    done("report", str(tmp_path))
+    assert read_tables(tmp_path).cells == tuple(row for row in tables.cells if row.method == "fedavg")
+    assert "FedAvg" in (tmp_path / "report.html").read_text()
+
+
+def test_a_folder_without_results_has_no_report(tmp_path: Path) -> None:
+    said = done("report", str(tmp_path), status=1)
+    assert said == f"qidpfl-experiments: {tmp_path / 'config.json'}: No such file or directory\n"
 
 
 def test_the_same_seed_gives_the_same_models_to_the_bit(smoke: tuple[Path, Tables, str], tmp_path: Path) -> None:
@@ -206,9 +226,13 @@ def test_the_learning_rate_is_chosen_on_validation_records(tmp_path: Path) -> No
         (("--own", "nowhere.py"), "nowhere.py: No such file or directory"),
         (("--settings", "nowhere.toml"), "nowhere.toml: No such file or directory"),
         (("--methods", ","), "a list of names is empty"),
+        (
+            ("--own", str(OWN), "--own", str(OWN)),
+            "there are two files of the name own_rules",
+        ),
     ],
 )
-def test_bad_input_gets_one_line_and_leaves_nothing(tmp_path: Path, arguments: tuple[str, str], message: str) -> None:
+def test_bad_input_gets_one_line_and_leaves_nothing(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     out = tmp_path / "out"
     said = done("run", "--dataset", "digits", *arguments, "--out", str(out), status=1)
     assert said.startswith(f"qidpfl-experiments: {message}") and said.count("\n") == 1

@@ -1,5 +1,6 @@
 """The files of cells: what is finished is there again, everything else counts for nothing."""
 
+import shutil
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -196,6 +197,17 @@ def test_sweeps_are_not_among_the_cells_that_are_compared(tmp_path: Path) -> Non
     for cell in (a_cell(), Planner(setup=SETUP).calibration_cell(partition="iid", reward=2.0)):
         folder.cells.write(cell, replace(a_result(cell), cell=replace(a_result(cell).cell, method=cell.key.method)))
     assert [row.method for row in folder.write().cells] == ["qi-dpfl"]
+
+
+def test_nothing_is_added_to_a_copy_of_results_without_their_cells(tmp_path: Path) -> None:
+    folder, cell = folder_of(tmp_path), a_cell()
+    folder.cells.write(cell, a_result(cell))
+    tables = folder.write()
+    folder_of(tmp_path)
+    shutil.rmtree(tmp_path / "cells")
+    with pytest.raises(NotOurFolder, match="has tables without the cells they were made from; choose another --out"):
+        folder_of(tmp_path)
+    assert gathered(tmp_path) == tables
 
 
 def test_cells_that_no_table_has_yet_are_gathered(tmp_path: Path) -> None:
