@@ -117,6 +117,16 @@ def test_mixing_that_no_layer_shows_is_found_with_examples() -> None:
     assert network.training
 
 
+@pytest.mark.parametrize("value", [3e38, float("inf"), float("nan")])
+def test_a_record_that_overflows_is_no_fault_of_the_network(value: float) -> None:
+    # Whether such a sum ends as a number, as infinity or as none depends on its order, and so on the weights.
+    for seed in range(20):
+        torch.manual_seed(seed)
+        records = torch.randn(5, 6)
+        records[2] = value
+        check_records_stay_apart(nn.Linear(6, 3), records)
+
+
 def example(data_dir: Path | None = None) -> Workload:
     return load_workload(TWO_LABELS, own=EXAMPLE, data_dir=data_dir)
 
