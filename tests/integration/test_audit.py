@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coordinators import ScriptedClient
+from coordinators import UNHURRIED, ScriptedClient
 from forked import ForkedCoordinator
 
 from qidpfl_server.invariants import Report, audit
 from qidpfl_server.serving import opened_store
 from qidpfl_server.settings import Settings
 
-UNHURRIED = {"declare_s": 300.0, "deliver_s": 300.0, "quiet_s": 300.0, "enrolment_window_s": 300.0}
 CLIENTS = 3
 ROUNDS = UNHURRIED | {"expected_clients": CLIENTS, "min_clients": 2, "min_updates": 2}
 FINISHED = "(SELECT task_id FROM tasks WHERE name = 'finished')"

@@ -14,6 +14,7 @@ import broken_clients
 import pytest
 from client_processes import ForkedClient
 from client_verification import client_violations
+from coordinators import UNHURRIED
 from forked import ForkedCoordinator
 from patient_client import PatientClient
 from recording_proxy import Moment, RecordingProxy, recording
@@ -23,7 +24,6 @@ from qidpfl_client.journal import Journal
 HORIZON = 3
 SCRIPTED = 2
 # Everything here happens when all have answered, nothing because time is over.
-UNHURRIED = {"declare_s": 300.0, "deliver_s": 300.0, "quiet_s": 300.0, "enrolment_window_s": 300.0}
 # An upload that does not fit into the buffers of a connection.
 LARGE = {"workload": {"network": "wide"}, "layout": {"tensors": [{"name": "weight", "shape": [10, 100_000]}]}}
 ONCE = ("client.enrolled", "client.profile_journaled", "client.profile_sent")

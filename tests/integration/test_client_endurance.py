@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from client_verification import client_violations
+from coordinators import UNHURRIED
 from forked import ForkedCoordinator
 from patient_client import PatientClient
 from recording_proxy import recording
 
 SCRIPTED = 2
-UNHURRIED = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 STOPPED = "qidpfl-client: stopped; started again with the same journal it goes on where it was"
 
 

@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from coordinators import ScriptedClient, play_to_the_end
+from coordinators import UNHURRIED, ScriptedClient, play_to_the_end
 from forked import ForkedCoordinator
 
-UNHURRIED = {"declare_s": 300.0, "deliver_s": 300.0, "quiet_s": 300.0, "enrolment_window_s": 300.0}
 SCHEDULE = [3_000_000, 500_000, 9_000_000]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import broken_coordinators
 import pytest
-from coordinators import Coordinator, ScriptedClient
+from coordinators import UNHURRIED, Coordinator, ScriptedClient
 from forked import ForkedCoordinator
 from verification import violations
 
@@ -21,7 +21,6 @@ HORIZON = 3
 CLIENTS = 4
 PATIENCE_S = 120.0
 # Everything here happens when all have answered, nothing because time is over.
-UNHURRIED = {"declare_s": 300.0, "deliver_s": 300.0, "quiet_s": 300.0, "enrolment_window_s": 300.0}
 # An upload of more than one piece of 1 MiB.
 LARGE = {
     "workload": {"network": "wide"},

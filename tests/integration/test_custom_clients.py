@@ -11,7 +11,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 import pytest
-from coordinators import Coordinator, running
+from coordinators import UNHURRIED, Coordinator, running
 from sklearn.datasets import load_digits
 
 from qidpfl_client.api import AdminApi, connect
@@ -22,7 +22,6 @@ from qidpfl_shared.protocol.messages import Ledger, RoundResult, TaskView
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLIENTS, ROUNDS = 4, 6
 RECORDS = 144  # of each: every tenth of 1437, from the first four on
-LONG = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="Node 20 or later is not installed")
 
@@ -38,7 +37,7 @@ def new_task(coordinator: Coordinator, name: str, folder: Path) -> tuple[str, Pa
     """A task's id, and the file with its enrolment code."""
     # The audit may accuse an honest client by chance, but not in the lifetime of this test.
     task_id, code = coordinator.create_task(
-        name, game={"horizon": ROUNDS}, rounds=LONG | {"expected_clients": CLIENTS}, privacy={"audit_alpha": 1e-9}
+        name, game={"horizon": ROUNDS}, rounds=UNHURRIED | {"expected_clients": CLIENTS}, privacy={"audit_alpha": 1e-9}
     )
     file = folder / "code"
     file.write_text(f"{code}\n")

@@ -7,10 +7,8 @@ from typing import Any
 
 import hindered_coordinators
 import pytest
-from coordinators import ScriptedClient
+from coordinators import UNHURRIED, ScriptedClient
 from forked import ForkedCoordinator
-
-UNHURRIED = {"declare_s": 300.0, "deliver_s": 300.0, "quiet_s": 300.0, "enrolment_window_s": 300.0}
 
 
 def gathered(coordinator: ForkedCoordinator, **rounds: Any) -> list[ScriptedClient]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from coordinators import UNHURRIED
 from forked import ForkedCoordinator
 from typer.testing import CliRunner
 
@@ -26,7 +27,6 @@ from qidpfl_client.ledger import read_ledger
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.protocol.messages import RoundResult, SpendState, TaskState
 
-UNHURRIED = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 LOCAL = {"learning_rate": 0.1, "epochs": 1, "batch_size": 16}
 STEP_ONE = {"learning_rate": 1.0, "momentum": 0.0}
 MEMBERS = 24

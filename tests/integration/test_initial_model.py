@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from coordinators import Coordinator, ScriptedClient, digest_header, play_to_the_end, running
+from coordinators import UNHURRIED, Coordinator, ScriptedClient, digest_header, play_to_the_end, running
 from forked import ForkedCoordinator
 from safetensors.numpy import save_file
 
@@ -22,7 +22,6 @@ from qidpfl_server.model_files import read_model_file
 from qidpfl_server.tasks import task_spec
 from qidpfl_shared.protocol.presets import preset
 
-UNHURRIED = {"declare_s": 300.0, "deliver_s": 300.0, "quiet_s": 300.0, "enrolment_window_s": 300.0}
 SHORT: dict[str, Any] = {"game": {"horizon": 2}, "rounds": UNHURRIED | {"expected_clients": 3}}
 
 MODEL = np.linspace(-1, 1, 650, dtype="<f4").tobytes()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coordinators import ScriptedClient, play_to_the_end
+from coordinators import UNHURRIED, ScriptedClient, play_to_the_end
 from forked import ForkedCoordinator
 
 from qidpfl_server.invariants import Report, audit
@@ -19,7 +19,6 @@ from qidpfl_server.serving import opened_store
 from qidpfl_server.settings import Settings
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_rules.py"
-UNHURRIED = {"declare_s": 300.0, "deliver_s": 300.0, "quiet_s": 300.0, "enrolment_window_s": 300.0}
 # Sizes and labels: near and small, near and large, near, far and largest of all.
 HOLDINGS = [(9,) * 10, (30,) * 10, (20,) * 10, (25,) * 10, (400, 400, *(0,) * 8)]
 FAILING = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from coordinators import Coordinator, ScriptedClient
+from coordinators import UNHURRIED, Coordinator, ScriptedClient
 from forked import ForkedCoordinator
 from hindered_coordinators import stop_holding_the_round
 from sqlalchemy import NullPool, create_engine, make_url, text
@@ -20,7 +20,6 @@ from verification import violations
 HORIZON = 3
 CLIENTS = 4
 PATIENCE_S = 150.0
-UNHURRIED = {"declare_s": 300.0, "deliver_s": 300.0, "quiet_s": 300.0, "enrolment_window_s": 300.0}
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from coordinators import ScriptedClient
+from coordinators import UNHURRIED, ScriptedClient
 from forked import ForkedCoordinator
 
 from qidpfl_server.clock import SystemClock, seconds
@@ -30,7 +30,6 @@ HORIZON = 5
 KEPT = 2
 CLIENTS = 3
 HOUR_S = 3600.0
-UNHURRIED = {"declare_s": 300.0, "deliver_s": 300.0, "quiet_s": 300.0, "enrolment_window_s": 300.0}
 
 
 @contextmanager

@@ -13,10 +13,9 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 import pytest
-from coordinators import Coordinator, ScriptedClient, digest_header, move_deadline, running
+from coordinators import UNHURRIED, Coordinator, ScriptedClient, digest_header, move_deadline, running
 
 Gather = Callable[..., list[ScriptedClient]]
-LONG = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 OCTETS = "application/octet-stream"
 _numbers = itertools.count()
 
@@ -34,7 +33,7 @@ def gather(coordinator: Coordinator) -> Iterator[Gather]:
     tasks: list[str] = []
 
     def gathered(count: int = 3, **overrides: Any) -> list[ScriptedClient]:
-        rounds = LONG | {"expected_clients": count} | overrides.pop("rounds", {})
+        rounds = UNHURRIED | {"expected_clients": count} | overrides.pop("rounds", {})
         newcomers = strangers(coordinator, count, rounds=rounds, **overrides)
         tasks.append(newcomers[0].task_id)
         for client in newcomers:
@@ -49,7 +48,7 @@ def gather(coordinator: Coordinator) -> Iterator[Gather]:
 
 def strangers(coordinator: Coordinator, count: int, **overrides: Any) -> list[ScriptedClient]:
     """Clients of a new task that have not enrolled yet."""
-    rounds = LONG | overrides.pop("rounds", {})
+    rounds = UNHURRIED | overrides.pop("rounds", {})
     name = f"task-{next(_numbers)}"
     task_id, code = coordinator.create_task(name, rounds=rounds, **overrides)
     return [ScriptedClient(coordinator.url, task_id, code, f"{name}-key-of-client-{n}") for n in range(count)]

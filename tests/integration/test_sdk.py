@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from coordinators import Coordinator, running
+from coordinators import UNHURRIED, Coordinator, running
 from safetensors.numpy import load
 
 from qidpfl_client.api import AdminApi, TaskApi, connect, split_code
@@ -41,7 +41,6 @@ from qidpfl_shared.protocol.wire import digest_of, encode
 PROFILE = Profile(label_counts=(11,) * 10, size=110, privacy_value=1.0, histogram_rho=0.1)
 RHO = 0.05
 DOCUMENT = Path(__file__).parents[2] / "docs" / "clients.md"
-LONG = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +66,7 @@ def admin(coordinator: Coordinator, http: httpx.Client) -> AdminApi:
 
 
 def create(admin: AdminApi, name: str, **rounds: Any) -> CreatedTask:
-    overrides = {"game": {"horizon": 2}, "rounds": LONG | rounds}
+    overrides = {"game": {"horizon": 2}, "rounds": UNHURRIED | rounds}
     return admin.create_task(name, preset="digits", overrides=overrides)
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from coordinators import ScriptedClient
+from coordinators import UNHURRIED, ScriptedClient
 from forked import ForkedCoordinator
 from sqlalchemy import NullPool, create_engine, make_url, text
 from verification import violations
@@ -17,7 +17,6 @@ from verification import violations
 HORIZON = 3
 CLIENTS = 6
 PATIENCE_S = 150.0
-UNHURRIED = {"declare_s": 300.0, "deliver_s": 300.0, "quiet_s": 300.0, "enrolment_window_s": 300.0}
 
 
 @pytest.fixture
