@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from qidpfl_shared.protocol.task_parts import WorkloadSpec
+from qidpfl_shared.protocol.tasks import TaskSpec
 from qidpfl_shared.workloads.loading import load_workload
 
 from .folder import ResultsFolder, opened
@@ -33,10 +34,15 @@ def running(
     with ExitStack() as stack:
         progress = stack.enter_context(RunProgress())
         progress.say(_what(asked))
+        spec = _checked_spec(planner)
+        if spec.privacy.mechanism.build().heuristic:
+            progress.say(
+                f"HEURISTIC noise, no privacy guarantee: {spec.privacy.mechanism.name} proves less than declared"
+            )
         if asked.reproducible:
             progress.say("UNSAFE: noise comes from the seed and protects nothing; for public data only")
         _check_device(asked.device)
-        _fetch(_workload(planner), asked.data_dir)
+        _fetch(spec.workload.whole, asked.data_dir)
         folder = stack.enter_context(
             opened(asked.out, asked.setup, reproducible=asked.reproducible, own_rules=own_rules or {})
         )
@@ -82,12 +88,12 @@ def _check_device(name: str) -> None:
         choose_device(name)
 
 
-def _workload(planner: Planner) -> WorkloadSpec:
-    """The workload of the cells; making their specs checks the settings before anything is started."""
+def _checked_spec(planner: Planner) -> TaskSpec:
+    """The spec of a cell; making one for every partition checks the settings before anything is started."""
     setup = planner.setup
     cells = [planner.calibration_cell(partition=partition, reward=setup.rewards[0]) for partition in setup.partitions]
     specs = [cell.spec for cell in cells]
-    return specs[0].workload.whole
+    return specs[0]
 
 
 def _fetch(workload: WorkloadSpec, data_dir: Path | None) -> None:

@@ -254,6 +254,13 @@ def test_settings_that_no_task_can_have_leave_nothing(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+def test_heuristic_noise_is_announced(tmp_path: Path) -> None:
+    (tmp_path / "full").touch()
+    said = done("run", *SCALE, "--variant", "paper-literal", "--out", str(tmp_path), status=1)
+    assert "HEURISTIC noise, no privacy guarantee: paper_literal proves less than declared" in said
+    assert "is not empty, and what it holds are no results" in said.splitlines()[-1]
+
+
 def test_books_that_are_not_in_order_end_the_run_and_are_kept(tmp_path: Path) -> None:
     with live.Testbed(live.Placement(work=tmp_path)) as testbed:
         testbed.api.create_task("mine", preset="digits")
