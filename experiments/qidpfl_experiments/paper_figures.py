@@ -129,7 +129,7 @@ def _limits(tables: Tables) -> str:
     if limits is None:
         return ""
     low, high = wording.number(limits.lowest), wording.number(limits.highest)
-    above = "" if limits.highest is None else f" and no more than {high}"
+    above = "" if limits.highest is None else f" or more than {high}"
     return f" Nobody may pay less than {low}{above} in a round ({limits.kind})."
 
 
