@@ -5,7 +5,6 @@ The file of a finished cell is written at once and whole: whatever interrupts a 
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.tasks import TaskSpec
 
 from .damaged_results import DamagedResults
+from .durable_files import write_durably
 from .tables import CellRow, ClientRow, Key, RoundRow
 
 
@@ -107,12 +107,7 @@ class CellFiles:
         """Keep a result, durably."""
         path = self._path(cell)
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".tmp")
-        with unfinished.open("w") as file:
-            json.dump(asdict(result), file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        write_durably(path, json.dumps(asdict(result), indent=1))
 
     def _path(self, cell: Cell) -> Path:
         return self._folder / f"{cell.name}.json"

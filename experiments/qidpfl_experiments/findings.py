@@ -80,12 +80,12 @@ def finding_of(comparison: Comparison, tables: Tables, place: Place) -> Finding 
     effect = measured.estimate
     if effect is None:
         return None
-    verdict = judge(comparison.rule, measured.values, effect)
+    here, verdict = at(tables, place), judge(comparison.rule, measured.values, effect)
     remarks = (
         *_remarks_on_rule(comparison.rule, measured, effect, verdict),
-        *_remarks_on_clients(comparison, at(tables, place).cells),
-        *(_remarks_on_growth(at(tables, place), comparison.first) if comparison.metric is Metric.GROWTH else ()),
-        *_remarks_on_range(comparison, at(tables, place)),
+        *_remarks_on_clients(comparison, here.cells),
+        *(_remarks_on_growth(here, comparison.first) if comparison.metric is Metric.GROWTH else ()),
+        *_remarks_on_range(comparison, here),
         *_remarks_on_seeds(effect),
     )
     return Finding(place=place, comparison=comparison, effect=effect, verdict=verdict, remarks=remarks)

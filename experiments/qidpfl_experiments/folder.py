@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from .calibration import Calibration, write_overrides
 from .cells import CellFiles, CellResult
 from .damaged_results import DamagedResults
+from .durable_files import write_durably
 from .methods import QI_DPFL, SWEEPS
 from .plans import Planner
 from .settings import Setup
@@ -111,9 +112,7 @@ class ResultsFolder:
         self._write_config(config)
 
     def _write_config(self, config: Config) -> None:
-        unfinished = (self.path / CONFIG).with_suffix(".tmp")
-        unfinished.write_text(config.model_dump_json(indent=2) + "\n")
-        unfinished.replace(self.path / CONFIG)
+        write_durably(self.path / CONFIG, config.model_dump_json(indent=2) + "\n")
 
     def undo(self) -> None:
         """Leave nothing behind of a folder in which nothing was run."""

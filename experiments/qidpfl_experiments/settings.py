@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from qidpfl_shared.command_line import first_fault
 from qidpfl_shared.protocol.presets import PRESETS, UnknownPreset, merged
 from qidpfl_shared.protocol.task_parts import Partition, PartitionKind
 
@@ -123,8 +124,7 @@ def read_settings(path: Path = SETTINGS) -> Settings:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not TOML: {error}") from error
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        raise SettingsError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise SettingsError(f"{path}: {first_fault(error)}") from error
 
 
 def setup(settings: Settings, *, dataset: str, scale: str | None, variant: str, partitions: Sequence[str]) -> Setup:

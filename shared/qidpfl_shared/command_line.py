@@ -31,8 +31,7 @@ def one_line_errors(
             except expected as error:
                 message = str(error)
             except ValidationError as error:
-                first = error.errors(include_input=False, include_url=False)[0]
-                message = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
+                message = first_fault(error)
             except OSError as error:
                 message = ": ".join(map(str, filter(None, (error.filename, error.strerror or error))))
             print(f"{program}: {' '.join(message.split())}", file=sys.stderr)
@@ -41,6 +40,12 @@ def one_line_errors(
         return wrapped
 
     return decorated
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing that does not validate, in one line: where, and why; what was given is not repeated."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
 
 
 def sharing_options(build: Callable[..., Any]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:

@@ -7,10 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from containers import ROOT, Testbed, cleaned_up, output
+from containers import ROOT, UNHURRIED, Testbed, cleaned_up, output
 
-WINDOWS = {"quiet_s": 600.0, "enrolment_window_s": 600.0, "declare_s": 600.0, "deliver_s": 600.0}
-SHORT = {"game": {"horizon": 3}, "rounds": WINDOWS | {"expected_clients": 8}}
+SHORT = {"game": {"horizon": 3}, "rounds": UNHURRIED | {"expected_clients": 8}}
 
 
 @pytest.fixture

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from containers import Container, Testbed, cleaned_up, output, wait_for_the_end, wait_until
+from containers import UNHURRIED, Container, Testbed, cleaned_up, output, wait_for_the_end, wait_until
 
 from qidpfl_client.journal import Journal
 from qidpfl_client.ledger import OwnLedger, read_ledger
 
-# Long enough for every fault on a slow machine: all are waited for, and nobody stays away.
-WINDOWS = {"quiet_s": 600.0, "enrolment_window_s": 600.0, "declare_s": 600.0, "deliver_s": 600.0}
-OVERRIDES = {"rounds": WINDOWS | {"expected_clients": 5}}
+OVERRIDES = {"rounds": UNHURRIED | {"expected_clients": 5}}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,13 +4,12 @@ import json
 import re
 from pathlib import Path
 
-from containers import DEBIAN, Container, Testbed, cleaned_up, wait_for_the_end, wait_until
+from containers import DEBIAN, UNHURRIED, Container, Testbed, cleaned_up, wait_for_the_end, wait_until
 
 OVERRIDES = {
     "rounds": {
+        **UNHURRIED,
         "expected_clients": 5,
-        "quiet_s": 600.0,
-        "enrolment_window_s": 600.0,
         # Who changes to a coordinator that does not know of the round yet may miss it: the others wait for so long.
         "declare_s": 15.0,
         "deliver_s": 15.0,
