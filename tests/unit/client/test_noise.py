@@ -51,7 +51,7 @@ def test_values_are_independent_and_standard_normal(source: NoiseSource) -> None
     ("broken", "fault"),
     [
         (lambda values: values * 1.02, "deviation"),
-        (lambda values: values + 0.03, "mean"),
+        (lambda values: values + 0.02, "mean"),
         (lambda values: np.sign(values), "shape"),
         (lambda values: np.abs(values), "signs"),
         (lambda values: np.repeat(values, 2), "neighbours"),
@@ -61,7 +61,8 @@ def test_values_are_independent_and_standard_normal(source: NoiseSource) -> None
 )
 def test_the_check_finds_noise_that_is_wrong(broken: object, fault: str) -> None:
     assert callable(broken)
-    assert fault in faults(broken(SystemNoise().standard_normal(COUNT, release="round 1")))
+    # Seeded, so that it is no matter of luck: other noise may hide so small a shift once in some thousand runs.
+    assert fault in faults(broken(UnsafeSeededNoise(1).standard_normal(COUNT, release="round 1")))
 
 
 @pytest.mark.parametrize("count", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])
