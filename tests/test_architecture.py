@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "qidpfl_shared.command_line": {"pydantic"},
     "qidpfl_shared.core": {"numpy", "scipy"},
     "qidpfl_shared.protocol": {"numpy", "pydantic", "pydantic_core", "qidpfl_shared.core"},
-    "qidpfl_shared.workloads": {"numpy", "sklearn", "torch", "qidpfl_shared.own_code", "qidpfl_shared.protocol"},
+    "qidpfl_shared.workloads": {"numpy", "sklearn", "torch", "qidpfl_shared.plugin_loader", "qidpfl_shared.protocol"},
     "qidpfl_server": {
         *("numpy", "anyio", "structlog"),
         *("qidpfl_shared.core", "qidpfl_shared.failpoints", "qidpfl_shared.protocol"),
@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "qidpfl_server.model_files": {"safetensors", "qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"},
     "qidpfl_server.own_rules": {
         *("pydantic", "structlog", "qidpfl_server"),
-        *("qidpfl_shared.core", "qidpfl_shared.own_code", "qidpfl_shared.protocol"),
+        *("qidpfl_shared.core", "qidpfl_shared.plugin_loader", "qidpfl_shared.protocol"),
     },
     "qidpfl_server.own_workloads": {
         *("torch", "qidpfl_server"),
@@ -131,7 +131,7 @@ ALLOWED: dict[str, set[str]] = {
     "qidpfl_experiments": {"httpx", "pydantic", "rich", "stamina", "typer", "qidpfl_client", "qidpfl_shared"},
     # From tables to statistics, verdicts, figures and texts: nothing here knows how the tables came about.
     "qidpfl_experiments.methods": set(),
-    "qidpfl_experiments.damaged_results": {"pydantic", "qidpfl_shared.command_line", "qidpfl_shared.own_code"},
+    "qidpfl_experiments.damaged_results": {"pydantic", "qidpfl_shared.command_line", "qidpfl_shared.plugin_loader"},
     "qidpfl_experiments.tables": {"qidpfl_experiments.damaged_results"},
     "qidpfl_experiments.guarantees": {"qidpfl_experiments.methods", "qidpfl_experiments.tables"},
     "qidpfl_experiments.reward_ranges": {"qidpfl_experiments.tables"},

@@ -17,14 +17,14 @@ from qidpfl_server.api import admin, participants, reading, roster
 from qidpfl_server.domain import EndReason
 from qidpfl_server.settings import Settings
 from qidpfl_server.task_commands import tasks_app
-from qidpfl_shared.core.own_rules import RewardQuestion, SelectionQuestion
+from qidpfl_shared.core.custom_rules import RewardQuestion, SelectionQuestion
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.mechanisms import MechanismName
 from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode
 from qidpfl_shared.protocol.messages import RoundState, SpendState, TaskState
 from qidpfl_shared.protocol.presets import PRESETS
-from qidpfl_shared.protocol.task_parts import SelectionRule
+from qidpfl_shared.protocol.task_spec.parts import SelectionRule
 
 ROOT = Path(__file__).parent.parent
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from qidpfl_shared.protocol.tasks import TaskSpec
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 
 from . import options
 from .api import TaskApi, split_code

@@ -13,7 +13,7 @@ from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.messages import LedgerEntry, Profile, SpendState
 from qidpfl_shared.protocol.releases import HISTOGRAM, round_of
-from qidpfl_shared.protocol.tasks import TaskSpec
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 
 from .api import TaskApi
 from .errors import JournalError, Misconfigured, UntrustedCoordinator

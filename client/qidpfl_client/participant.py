@@ -10,15 +10,7 @@ from dataclasses import replace
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.privacy.account import ReleaseRefused
 from qidpfl_shared.failpoints import failpoint
-from qidpfl_shared.protocol.messages import (
-    Announcement,
-    Declaration,
-    Decline,
-    Join,
-    RoundOffer,
-    RoundState,
-    SpendState,
-)
+from qidpfl_shared.protocol.messages import Announcement, Declaration, Decline, Join, RoundOffer, RoundState, SpendState
 from qidpfl_shared.protocol.releases import release_of, round_of
 from qidpfl_shared.protocol.wire import digest_of, encode
 

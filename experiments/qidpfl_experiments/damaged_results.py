@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from qidpfl_shared.command_line import first_fault
-from qidpfl_shared.own_code import described
+from qidpfl_shared.plugin_loader import described
 
 
 class DamagedResults(Exception):

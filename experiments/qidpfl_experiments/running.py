@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from qidpfl_shared.protocol.task_parts import WorkloadSpec
-from qidpfl_shared.protocol.tasks import TaskSpec
+from qidpfl_shared.protocol.task_spec.parts import WorkloadSpec
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 from qidpfl_shared.workloads.loading import load_workload
 
 from .folder import ResultsFolder, opened

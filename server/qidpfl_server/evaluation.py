@@ -15,12 +15,12 @@ import numpy.typing as npt
 import structlog
 
 from qidpfl_shared.core.aggregation import Parameters
-from qidpfl_shared.protocol.mechanisms import BoltOn
-from qidpfl_shared.protocol.task_parts import WorkloadSpec
-from qidpfl_shared.protocol.tasks import TaskSpec
+from qidpfl_shared.protocol.mechanism_specs import BoltOn
+from qidpfl_shared.protocol.task_spec.parts import WorkloadSpec
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 from qidpfl_shared.protocol.wire import unflatten
+from qidpfl_shared.workloads.custom import published_name
 from qidpfl_shared.workloads.loading import load_workload
-from qidpfl_shared.workloads.own import published_name
 from qidpfl_shared.workloads.portion import portion
 from qidpfl_shared.workloads.records import Features, Labels, Records, bounded
 from qidpfl_shared.workloads.workload import DataMissing, Workload, WorkloadError

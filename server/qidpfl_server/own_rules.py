@@ -13,12 +13,12 @@ from typing import Any
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from qidpfl_shared.core.own_rules import OwnReward, OwnRuleFailed, OwnSelect
-from qidpfl_shared.own_code import CannotImport, module_of_file
+from qidpfl_shared.core.custom_rules import OwnReward, OwnRuleFailed, OwnSelect
+from qidpfl_shared.plugin_loader import CannotImport, module_of_file
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.fields import Name
 from qidpfl_shared.protocol.messages import TaskState
-from qidpfl_shared.protocol.tasks import TaskSpec
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 
 from .clock import Micros
 from .domain import EndReason, Task

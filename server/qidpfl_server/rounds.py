@@ -3,8 +3,8 @@
 import math
 from dataclasses import replace
 
+from qidpfl_shared.core.custom_rules import OwnRuleFailed, PastRound
 from qidpfl_shared.core.money import from_micro
-from qidpfl_shared.core.own_rules import OwnRuleFailed, PastRound
 from qidpfl_shared.core.planning import Participant, PlanStatus, RoundPlan, plan_round
 from qidpfl_shared.core.privacy.account import PrivacyAccount, Release
 from qidpfl_shared.core.reward import RewardPolicy

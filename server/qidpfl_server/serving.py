@@ -15,7 +15,7 @@ import uvicorn
 
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
-from qidpfl_shared.protocol.tasks import TaskSpec
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 
 from .api.announcements import Announcements
 from .api.app import create_app

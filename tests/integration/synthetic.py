@@ -13,8 +13,8 @@ from qidpfl_client.joining import Applicant
 from qidpfl_client.journal import Journal
 from qidpfl_client.noise import NoiseSource, SystemNoise
 from qidpfl_client.owner import Owner
-from qidpfl_shared.protocol.task_parts import PrivacySpec
-from qidpfl_shared.protocol.tasks import TaskSpec
+from qidpfl_shared.protocol.task_spec.parts import PrivacySpec
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 from qidpfl_shared.protocol.wire import Vector32
 
 # Whoever is away says so at once; whoever is slow is waited for, and gets nothing twice.

@@ -12,7 +12,7 @@ from qidpfl_server.serving import opened_store
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
-from qidpfl_shared.protocol.mechanisms import (
+from qidpfl_shared.protocol.mechanism_specs import (
     BoltOn,
     GradientOnce,
     MechanismSpec,

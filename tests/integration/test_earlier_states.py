@@ -24,8 +24,10 @@ def test_a_task_of_an_earlier_version_is_finished_and_audits_clean(archive: Path
     with running(state_dir) as coordinator:
         clients = [
             subprocess.Popen(
-                [sys.executable, "-m", "qidpfl_client", "run", "--server", coordinator.url, "--moved"]
-                + ["--code-file", str(state_dir / "digits.code"), "--journal", str(journal)],
+                [
+                    *(sys.executable, "-m", "qidpfl_client", "run", "--server", coordinator.url, "--moved"),
+                    *("--code-file", str(state_dir / "digits.code"), "--journal", str(journal)),
+                ],
                 stderr=subprocess.PIPE,
                 text=True,
             )

@@ -21,12 +21,12 @@ from qidpfl_server.models import initial_parameters
 from qidpfl_server.own_workloads import describe_workload
 from qidpfl_shared.protocol import layouts
 from qidpfl_shared.protocol.presets import PRESETS, preset
-from qidpfl_shared.protocol.task_parts import WorkloadSpec
-from qidpfl_shared.protocol.tasks import TaskSpec
+from qidpfl_shared.protocol.task_spec.parts import WorkloadSpec
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 from qidpfl_shared.protocol.wire import Vector32, flatten, unflatten
 from qidpfl_shared.workloads.builtin import DATA_SETS, NETWORKS
-from qidpfl_shared.workloads.folder import DataFolder
-from qidpfl_shared.workloads.images import Images
+from qidpfl_shared.workloads.datasets.folder import DataFolder
+from qidpfl_shared.workloads.datasets.images import Images
 from qidpfl_shared.workloads.loading import load_workload
 from qidpfl_shared.workloads.networks import layout_of
 from qidpfl_shared.workloads.records import Records, bounded

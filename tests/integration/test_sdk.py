@@ -14,15 +14,7 @@ from coordinators import UNHURRIED, Coordinator, running
 from safetensors.numpy import load
 
 from qidpfl_client.api import AdminApi, TaskApi, connect, split_code
-from qidpfl_client.errors import (
-    Conflict,
-    Forbidden,
-    NotFound,
-    Refused,
-    RoundClosed,
-    Unauthenticated,
-    Unreachable,
-)
+from qidpfl_client.errors import Conflict, Forbidden, NotFound, Refused, RoundClosed, Unauthenticated, Unreachable
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.mechanisms import GradientOnce
 from qidpfl_shared.protocol.errors import ErrorCode

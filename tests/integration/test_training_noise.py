@@ -17,7 +17,7 @@ from qidpfl_client.noise import NoiseSource, Normals, SystemNoise, UnsafeSeededN
 from qidpfl_client.training.trainer import Trainer
 from qidpfl_shared.core.arguments import Vector
 from qidpfl_shared.core.privacy.mechanisms import batch_sizes
-from qidpfl_shared.protocol.mechanisms import MechanismSpec, NoisyEpochs
+from qidpfl_shared.protocol.mechanism_specs import MechanismSpec, NoisyEpochs
 
 DEVIATIONS = 5.5
 LEAST_PROBABILITY = 1e-7

@@ -23,7 +23,7 @@ from training_cases import (
 
 from qidpfl_client.training.batches import epoch_batches
 from qidpfl_shared.core.arguments import Vector
-from qidpfl_shared.protocol.mechanisms import (
+from qidpfl_shared.protocol.mechanism_specs import (
     BoltOn,
     GradientOnce,
     MechanismSpec,

@@ -10,7 +10,7 @@ from torch import nn
 from qidpfl_client.noise import NoiseSource, UnsafeSeededNoise
 from qidpfl_client.training.trainer import Trainer
 from qidpfl_shared.core.arguments import Vector
-from qidpfl_shared.protocol.mechanisms import (
+from qidpfl_shared.protocol.mechanism_specs import (
     BoltOn,
     GradientOnce,
     MechanismSpec,
@@ -18,7 +18,7 @@ from qidpfl_shared.protocol.mechanisms import (
     PaperLiteral,
     UpdateClip,
 )
-from qidpfl_shared.protocol.task_parts import PrivacySpec
+from qidpfl_shared.protocol.task_spec.parts import PrivacySpec
 from qidpfl_shared.workloads.networks import layout_of
 from qidpfl_shared.workloads.records import Records
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from qidpfl_shared.protocol.mechanisms import BoltOn
+from qidpfl_shared.protocol.mechanism_specs import BoltOn
 
 from ..errors import ClientError
 from .local_sgd import local_sgd

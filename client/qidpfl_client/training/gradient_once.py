@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from qidpfl_shared.protocol.mechanisms import GradientOnce
+from qidpfl_shared.protocol.mechanism_specs import GradientOnce
 
 from .noising import Noising
 from .problem import Problem

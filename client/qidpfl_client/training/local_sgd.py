@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from qidpfl_shared.protocol.mechanisms import BoltOn, PaperLiteral, UpdateClip
+from qidpfl_shared.protocol.mechanism_specs import BoltOn, PaperLiteral, UpdateClip
 
 from .batches import epoch_batches
 from .clipping import clipped_update

@@ -5,7 +5,7 @@ from functools import partial
 from torch import Tensor
 
 from qidpfl_shared.core.privacy.mechanisms import NoisyEpochs as CoreNoisyEpochs
-from qidpfl_shared.protocol.mechanisms import NoisyEpochs
+from qidpfl_shared.protocol.mechanism_specs import NoisyEpochs
 
 from .batches import epoch_batches
 from .noising import Noising

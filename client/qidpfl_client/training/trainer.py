@@ -5,8 +5,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from qidpfl_shared.protocol import mechanisms
-from qidpfl_shared.protocol.task_parts import PrivacySpec
+from qidpfl_shared.protocol import mechanism_specs
+from qidpfl_shared.protocol.task_spec.parts import PrivacySpec
 from qidpfl_shared.protocol.wire import TensorLayout, Vector32
 from qidpfl_shared.workloads.records import Records
 
@@ -55,15 +55,15 @@ class Trainer:
         values: npt.NDArray[np.float64] = upload.to("cpu", torch.float64).numpy()
         return values
 
-    def _compute(self, mechanism: mechanisms.MechanismSpec, noising: Noising) -> Tensor:
+    def _compute(self, mechanism: mechanism_specs.MechanismSpec, noising: Noising) -> Tensor:
         match mechanism:
-            case mechanisms.GradientOnce():
+            case mechanism_specs.GradientOnce():
                 return gradient_once(self._problem, mechanism, noising)
-            case mechanisms.NoisyEpochs():
+            case mechanism_specs.NoisyEpochs():
                 return noisy_epochs(self._problem, mechanism, noising)
-            case mechanisms.UpdateClip() | mechanisms.PaperLiteral():
+            case mechanism_specs.UpdateClip() | mechanism_specs.PaperLiteral():
                 return clipped_training(self._problem, mechanism, noising)
-            case mechanisms.BoltOn():
+            case mechanism_specs.BoltOn():
                 return bolt_on(self._with_features_bounded(mechanism.feature_norm), mechanism, noising)
 
     def _with_features_bounded(self, norm: float) -> Problem:

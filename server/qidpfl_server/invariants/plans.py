@@ -3,8 +3,8 @@
 import math
 from dataclasses import replace
 
+from qidpfl_shared.core.custom_rules import OwnReward, OwnRuleFailed, PastRound
 from qidpfl_shared.core.money import from_micro
-from qidpfl_shared.core.own_rules import OwnReward, OwnRuleFailed, PastRound
 from qidpfl_shared.core.planning import Participant, PlanStatus, RoundPlan, Standing, plan_round
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.core.reward import RewardPolicy

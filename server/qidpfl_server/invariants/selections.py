@@ -2,9 +2,9 @@
 
 import math
 
-from qidpfl_shared.core.own_rules import OwnRuleFailed
+from qidpfl_shared.core.custom_rules import OwnRuleFailed
 from qidpfl_shared.core.selection import label_distances
-from qidpfl_shared.protocol.task_parts import SelectionRule
+from qidpfl_shared.protocol.task_spec.parts import SelectionRule
 
 from ..domain import Client, ClientState, Task
 from ..enrolment import selection_of

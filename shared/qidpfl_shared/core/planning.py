@@ -12,9 +12,9 @@ import numpy as np
 
 from . import arguments
 from .arguments import ImpossibleArgument, Mask, Vector
+from .custom_rules import OwnReward, PastRound, RewardQuestion, asked_reward, unchangeable
 from .equilibrium import MarketStatus, equilibrium
 from .money import MICRO, from_micro, to_micro
-from .own_rules import OwnReward, PastRound, RewardQuestion, asked_reward, unchangeable
 from .participation import invite
 from .reward import RewardPolicy, random_reward
 from .round_rules import Participant, RoundRules

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from . import arguments
 from .arguments import ImpossibleArgument, Mask, Numbers, Vector
+from .custom_rules import OwnSelect, SelectionQuestion, asked_selection, unchangeable
 from .label_union import nearest_union
-from .own_rules import OwnSelect, SelectionQuestion, asked_selection, unchangeable
 
 # A client exactly at the threshold passes, whichever way the last digit of its distance was rounded.
 _ROUNDING = 1e-12

@@ -29,8 +29,8 @@ from .fields import (
     Tuple,
     Yes,
 )
-from .task_parts import Ordinal
-from .tasks import TaskSpec
+from .task_spec.parts import Ordinal
+from .task_spec.spec import TaskSpec
 
 Secret = Annotated[str, Field(min_length=16, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
 EnrolmentCode = Annotated[

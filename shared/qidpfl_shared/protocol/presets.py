@@ -6,8 +6,8 @@ from typing import Any
 from ..core.money import MICRO
 from ..core.reward import Weighting
 from . import layouts
-from .mechanisms import BoltOn, GradientOnce, MechanismSpec, PaperLiteral
-from .task_parts import (
+from .mechanism_specs import BoltOn, GradientOnce, MechanismSpec, PaperLiteral
+from .task_spec.parts import (
     AggregationSpec,
     BoundsSpec,
     GameSpec,
@@ -18,7 +18,7 @@ from .task_parts import (
     SelectionSpec,
     WorkloadSpec,
 )
-from .tasks import TaskSpec
+from .task_spec.spec import TaskSpec
 from .wire import TensorLayout
 
 # Records per label in the training part of EMNIST ByClass (a stratified seventh of it): digits, A-Z, a-z.

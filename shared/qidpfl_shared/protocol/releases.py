@@ -4,7 +4,7 @@ import math
 import re
 
 from ..core.privacy.account import Release
-from .task_parts import PrivacySpec
+from .task_spec.parts import PrivacySpec
 
 HISTOGRAM = "histogram"
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from . import cifar, digits, emnist, mnist
-from .folder import DataFolder
-from .images import Images, ImageShape
+from .datasets import cifar, digits, emnist, mnist
+from .datasets.folder import DataFolder
+from .datasets.images import Images, ImageShape
 from .records import Records
 from .workload import UnknownWorkload
 

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from ..protocol.task_parts import WorkloadSpec
+from ..protocol.task_spec.parts import WorkloadSpec
 from .builtin import DATA_SETS, built_in
-from .folder import DataFolder, default_folder
-from .own import own_workload
+from .custom import own_workload
+from .datasets.folder import DataFolder, default_folder
 from .portion import portion
 from .workload import LayoutMismatch, UnknownWorkload, Workload
 

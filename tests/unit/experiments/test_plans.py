@@ -13,7 +13,7 @@ from qidpfl_experiments.playing import failed
 from qidpfl_experiments.settings import read_settings, setup
 from qidpfl_experiments.tables import RoundRow
 from qidpfl_shared.core.reward import RewardRange
-from qidpfl_shared.protocol.tasks import TaskSpec
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 
 PLANNER = Planner(
     setup=setup(read_settings(), dataset="digits", scale="smoke", variant="recommended", partitions=["dirichlet"])

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.equilibrium import equilibrium
-from qidpfl_shared.core.forecast import (
-    AccuracyCurve,
-    FitStatus,
-    RangeStatus,
-    fit_accuracy_curve,
-    reward_range,
-)
+from qidpfl_shared.core.forecast import AccuracyCurve, FitStatus, RangeStatus, fit_accuracy_curve, reward_range
 
 CURVE = AccuracyCurve(ceiling=0.9, drop=0.5, rate=20.0)
 VALUES = [0.95, 1.0, 1.05, 1.02]

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from qidpfl_shared.core.arguments import ImpossibleArgument
-from qidpfl_shared.core.privacy.histogram import (
-    clean_histogram,
-    distance_error,
-    histogram_noise_std,
-    private_histogram,
-)
+from qidpfl_shared.core.privacy.histogram import clean_histogram, distance_error, histogram_noise_std, private_histogram
 from qidpfl_shared.core.selection import label_distances, uniform_reference
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from qidpfl_shared.core.arguments import ImpossibleArgument
+from qidpfl_shared.core.custom_rules import OwnRuleFailed, PastRound, RewardQuestion, SelectionQuestion
 from qidpfl_shared.core.money import MICRO
-from qidpfl_shared.core.own_rules import OwnRuleFailed, PastRound, RewardQuestion, SelectionQuestion
 from qidpfl_shared.core.planning import Participant, PlanStatus, RewardBound, RoundPlan, RoundRules, plan_round
 from qidpfl_shared.core.privacy.mechanisms import GradientOnce
 from qidpfl_shared.core.reward import CostModel, RewardPolicy, RewardRange, Weighting

@@ -20,8 +20,8 @@ from qidpfl_shared.core.reward import RewardPolicy, RewardRange, Weighting
 from qidpfl_shared.core.selection import All, Own, Random, Threshold, Union
 from qidpfl_shared.protocol.fields import MAX_DIMENSION
 from qidpfl_shared.protocol.presets import PRESETS
-from qidpfl_shared.protocol.task_parts import PartitionKind
-from qidpfl_shared.protocol.tasks import TaskSpec
+from qidpfl_shared.protocol.task_spec.parts import PartitionKind
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 
 Json = dict[str, Any]
 Reader = Callable[[Json], TaskSpec]

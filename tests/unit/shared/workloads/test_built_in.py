@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from qidpfl_shared.protocol.presets import PRESETS, preset
-from qidpfl_shared.protocol.task_parts import WorkloadSpec
+from qidpfl_shared.protocol.task_spec.parts import WorkloadSpec
 from qidpfl_shared.workloads.builtin import BuiltIn
-from qidpfl_shared.workloads.folder import default_folder
+from qidpfl_shared.workloads.datasets.folder import default_folder
 from qidpfl_shared.workloads.loading import load_workload
 from qidpfl_shared.workloads.records import Records
 from qidpfl_shared.workloads.workload import DataMissing, LayoutMismatch, UnknownWorkload

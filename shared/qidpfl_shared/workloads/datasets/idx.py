@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .workload import DataMissing
+from ..workload import DataMissing
 
 Values = npt.NDArray[np.uint8]
 _UNSIGNED_BYTES = 8

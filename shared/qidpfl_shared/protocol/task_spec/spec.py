@@ -5,12 +5,12 @@ import json
 
 from pydantic import model_validator
 
-from ..core.arguments import ImpossibleArgument, Vector
-from ..core.money import from_micro
-from ..core.own_rules import OwnSelect
-from ..core.planning import RoundRules
-from ..core.reward import RewardRange
-from ..core.selection import (
+from ...core.arguments import ImpossibleArgument, Vector
+from ...core.custom_rules import OwnSelect
+from ...core.money import from_micro
+from ...core.planning import RoundRules
+from ...core.reward import RewardRange
+from ...core.selection import (
     All,
     Histograms,
     Own,
@@ -22,8 +22,8 @@ from ..core.selection import (
     pooled_reference,
     uniform_reference,
 )
-from .task_checks import check_consistent
-from .task_parts import SelectionRule, TaskParts
+from .checks import check_consistent
+from .parts import SelectionRule, TaskParts
 
 
 class TaskSpec(TaskParts):

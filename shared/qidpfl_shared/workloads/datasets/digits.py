@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from ..workload import DataMissing
 from .images import Images
-from .workload import DataMissing
 
 TRAINING = 1437
 

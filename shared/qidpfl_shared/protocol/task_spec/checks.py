@@ -4,12 +4,12 @@ import math
 
 from pydantic_core import PydanticCustomError
 
-from ..core.arguments import ImpossibleArgument
-from ..core.privacy.mechanisms import UploadKind
-from ..core.reward import RewardPolicy
-from . import layouts
-from .errors import ErrorCode
-from .task_parts import PartitionKind, SelectionRule, TaskParts
+from ...core.arguments import ImpossibleArgument
+from ...core.privacy.mechanisms import UploadKind
+from ...core.reward import RewardPolicy
+from .. import layouts
+from ..errors import ErrorCode
+from .parts import PartitionKind, SelectionRule, TaskParts
 
 
 def check_consistent(spec: TaskParts) -> None:

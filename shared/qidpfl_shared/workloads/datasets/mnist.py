@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from ..workload import DataMissing
 from .folder import DataFolder
 from .idx import read_idx
 from .images import Images
-from .workload import DataMissing
 
 
 def read_mnist(folder: DataFolder, *, training: bool) -> Images:

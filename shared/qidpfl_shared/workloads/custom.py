@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..own_code import CannotImport, described, module_of_file
+from ..plugin_loader import CannotImport, described, module_of_file
 from .records import Records
 from .workload import UnknownWorkload, Workload, WorkloadError
 

@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ..core.reward import CostModel, RewardPolicy, Weighting
-from ..core.selection import Shortfall
-from .fields import Choice, Fraction, Message, Micro, Name, PositiveCount, PrivacyValue, Rho, Seconds, Tuple, is_absent
-from .mechanisms import MechanismSpec
-from .wire import TensorLayout
+from ...core.reward import CostModel, RewardPolicy, Weighting
+from ...core.selection import Shortfall
+from ..fields import Choice, Fraction, Message, Micro, Name, PositiveCount, PrivacyValue, Rho, Seconds, Tuple, is_absent
+from ..mechanism_specs import MechanismSpec
+from ..wire import TensorLayout
 
 Labels = Annotated[int, Field(ge=1, le=100_000)]
 Ordinal = Annotated[int, Field(ge=0, le=1_000_000)]

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ..workload import DataMissing
 from .folder import DataFolder
 from .images import Images
-from .workload import DataMissing
 
 _FOLDER = "cifar-10-batches-py"
 _TRAINING = tuple(f"{_FOLDER}/data_batch_{number}" for number in range(1, 6))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .workload import DataMissing
+from ..workload import DataMissing
 
 
 def default_folder() -> Path:
@@ -24,7 +24,7 @@ class DataFolder:
         """The files of these names, relative to the folder; a name may also be there with `.gz` at its end."""
         missing = [name for name in names if self._find(name) is None]
         if missing and self.download:
-            from .download import download
+            from ..download import download
 
             download(dataset, into=self.path)
             missing = [name for name in names if self._find(name) is None]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .records import Labels
+from ..records import Labels
 
 Pixels = npt.NDArray[np.uint8]
 

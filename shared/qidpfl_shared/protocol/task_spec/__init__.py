@@ -1,0 +1,1 @@
+"""The specification of a task: its parts, the checks across them, and the whole."""

@@ -1,0 +1,1 @@
+"""The built-in data sets: how each is read from its files."""
