@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "qidpfl_server.settings": {"pydantic", "pydantic_settings"},
     "qidpfl_server.store": {"sqlalchemy", "alembic", "qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"},
-    "qidpfl_server.evaluation": {
+    "qidpfl_server.service.evaluation": {
         *("numpy", "structlog", "torch"),
         *("qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
     },
@@ -34,23 +34,23 @@ ALLOWED: dict[str, set[str]] = {
         *("anyio", "fastapi", "numpy", "prometheus_client", "pydantic", "safetensors", "starlette", "structlog"),
         *("qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.failpoints", "qidpfl_shared.protocol"),
     },
-    "qidpfl_server.model_files": {"safetensors", "qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"},
-    "qidpfl_server.own_rules": {
+    "qidpfl_server.ops.model_files": {"safetensors", "qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_server.plugins.rules": {
         *("pydantic", "structlog", "qidpfl_server"),
         *("qidpfl_shared.core", "qidpfl_shared.plugin_loader", "qidpfl_shared.protocol"),
     },
-    "qidpfl_server.own_workloads": {
+    "qidpfl_server.plugins.workloads": {
         *("torch", "qidpfl_server"),
         *("qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
     },
-    "qidpfl_server.progress": {"rich", "qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"},
-    "qidpfl_server.task_commands": {
+    "qidpfl_server.cli.progress": {"rich", "qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_server.cli.tasks": {
         *("pydantic", "rich", "typer"),
         *("qidpfl_server", "qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
-    "qidpfl_server.http_protocol": {"uvicorn"},
-    "qidpfl_server.options": {"typer", "qidpfl_server", "qidpfl_shared.command_line"},
-    "qidpfl_server.serving": {"structlog", "uvicorn", "qidpfl_server", "qidpfl_shared.protocol"},
+    "qidpfl_server.cli.http_protocol": {"uvicorn"},
+    "qidpfl_server.cli.options": {"typer", "qidpfl_server", "qidpfl_shared.command_line"},
+    "qidpfl_server.cli.serve": {"structlog", "uvicorn", "qidpfl_server", "qidpfl_shared.protocol"},
     "qidpfl_server.__main__": {"rich", "typer", "qidpfl_server", "qidpfl_shared.protocol"},
     "qidpfl_client": {"qidpfl_shared.core", "qidpfl_shared.protocol"},
     "qidpfl_client.admin": {"httpx", "qidpfl_client", "qidpfl_shared.protocol"},

@@ -12,11 +12,11 @@ from qidpfl_client.__main__ import app as client_app
 from qidpfl_experiments.__main__ import app as experiments_app
 from qidpfl_experiments.methods import BY_NAME
 from qidpfl_experiments.tables import FILES
-from qidpfl_server.__main__ import app
-from qidpfl_server.api import admin, participants, reading, roster
+from qidpfl_server.api.routes import clients, reading, roster, tasks
+from qidpfl_server.cli.app import app
+from qidpfl_server.cli.tasks import tasks_app
 from qidpfl_server.domain import EndReason
 from qidpfl_server.settings import Settings
-from qidpfl_server.task_commands import tasks_app
 from qidpfl_shared.core.custom_rules import RewardQuestion, SelectionQuestion
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.mechanisms import MechanismName
@@ -97,7 +97,7 @@ def test_every_preset_is_documented(name: str) -> None:
 def routes() -> list[tuple[str, set[str]]]:
     """Every operation under /v1 as the document names it, and the error codes that OpenAPI gives for it."""
     found: list[tuple[str, set[str]]] = []
-    for router in (admin.router, participants.router, roster.router, reading.router):
+    for router in (tasks.router, clients.router, roster.router, reading.router):
         for route in router.routes:
             assert isinstance(route, APIRoute)
             path = route.path.replace("/v1/tasks/{task_id}", "…")

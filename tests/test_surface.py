@@ -24,16 +24,16 @@ from qidpfl_client.__main__ import app as client_app
 from qidpfl_client.journal_file import JournalFile
 from qidpfl_experiments.__main__ import app as experiments_app
 from qidpfl_experiments.report import About, write_report
-from qidpfl_server.__main__ import app as server_app
-from qidpfl_server.api.announcements import Announcements
 from qidpfl_server.api.app import create_app
+from qidpfl_server.cli.app import app as server_app
 from qidpfl_server.clock import SystemClock
-from qidpfl_server.clockwork import Clockwork
-from qidpfl_server.secret_files import Secrets
+from qidpfl_server.service.notifications import Announcements
+from qidpfl_server.service.scheduler import Clockwork
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.store import Store
+from qidpfl_server.tokens import Secrets
 from qidpfl_shared.protocol.presets import PRESETS, preset
 
 ROOT = Path(__file__).parent.parent

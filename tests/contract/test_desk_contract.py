@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from qidpfl_server.clock import SECOND
-from qidpfl_server.declarations import Answer, declare
-from qidpfl_server.deliveries import Delivery, StagedDelivery, accept_updates, first_receipts
 from qidpfl_server.domain import BudgetState
-from qidpfl_server.enrolment import enrol, store_profile
 from qidpfl_server.errors import Refused
+from qidpfl_server.service.declarations import Answer, declare
+from qidpfl_server.service.deliveries import Delivery, StagedDelivery, accept_updates, first_receipts
+from qidpfl_server.service.enrolment import enrol, store_profile
+from qidpfl_server.service.tasks import create_task, new_codes, save_initial_model, task_spec
 from qidpfl_server.store.blobs import Blobs, StagedBlob
 from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.store import Store
-from qidpfl_server.tasks import create_task, new_codes, save_initial_model, task_spec
 from qidpfl_shared.protocol.messages import (
     BudgetReceipt,
     BudgetRequest,

@@ -14,21 +14,21 @@ import pytest
 from sqlalchemy import text
 
 from qidpfl_server.clock import SECOND, seconds
-from qidpfl_server.declarations import Answer, declare
 from qidpfl_server.domain import Client, ClientState, Invitation, Model, Round, Task, Update
-from qidpfl_server.enrolment import enrol, store_profile
 from qidpfl_server.errors import DamagedState, Refused
-from qidpfl_server.evaluation import Evaluation, Score
 from qidpfl_server.identifiers import hash_secret
-from qidpfl_server.lifecycle import locked
-from qidpfl_server.settlement import settle_if_due
-from qidpfl_server.stopwatch import Timing
+from qidpfl_server.service.declarations import Answer, declare
+from qidpfl_server.service.enrolment import enrol, store_profile
+from qidpfl_server.service.evaluation import Evaluation, Score
+from qidpfl_server.service.lifecycle import locked
+from qidpfl_server.service.settlement import settle_if_due
+from qidpfl_server.service.settlement_timer import Timing
+from qidpfl_server.service.tasks import create_task, save_initial_model, task_spec
+from qidpfl_server.service.views import round_result
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
-from qidpfl_server.tasks import create_task, save_initial_model, task_spec
-from qidpfl_server.views import round_result
 from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.errors import ErrorCode

@@ -9,7 +9,7 @@ from typing import Any
 from qidpfl_server.domain import Round
 from qidpfl_server.store import store as store_module
 from qidpfl_server.store.blobs import StagedBlob
-from qidpfl_server.store.round_rows import RoundRows
+from qidpfl_server.store.repositories.rounds import RoundRows
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from coordinators import Coordinator
 
-from qidpfl_server.invariants import audit
-from qidpfl_server.serving import opened_store
+from qidpfl_server.audit import audit
+from qidpfl_server.cli.serve import opened_store
 from qidpfl_server.settings import Settings
 
 _PATIENCE_S = 120.0

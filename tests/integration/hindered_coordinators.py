@@ -4,11 +4,11 @@ import os
 import signal
 from typing import Any
 
-from qidpfl_server import clockwork, patience, settlement
+from qidpfl_server.service import patience, scheduler, settlement
 
 # What is hindered is replaced in these modules, whatever its type.
 _settlement: Any = settlement
-_clockwork: Any = clockwork
+_clockwork: Any = scheduler
 
 
 class Unforeseen(Exception):

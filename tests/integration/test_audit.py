@@ -11,8 +11,8 @@ import pytest
 from coordinators import UNHURRIED, ScriptedClient
 from forked import ForkedCoordinator
 
-from qidpfl_server.invariants import Report, audit
-from qidpfl_server.serving import opened_store
+from qidpfl_server.audit import Report, audit
+from qidpfl_server.cli.serve import opened_store
 from qidpfl_server.settings import Settings
 
 CLIENTS = 3

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from coordinators import Coordinator, ScriptedClient, running
 
-from qidpfl_server.deliveries import StagedDelivery, accept_updates, largest_norm
-from qidpfl_server.serving import opened_store
+from qidpfl_server.cli.serve import opened_store
+from qidpfl_server.service.deliveries import StagedDelivery, accept_updates, largest_norm
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction

@@ -18,8 +18,8 @@ from safetensors.numpy import save_file
 
 from qidpfl_server.errors import CoordinatorError
 from qidpfl_server.failpoints import MODEL_NAMES
-from qidpfl_server.model_files import read_model_file
-from qidpfl_server.tasks import task_spec
+from qidpfl_server.ops.model_files import read_model_file
+from qidpfl_server.service.tasks import task_spec
 from qidpfl_shared.protocol.presets import preset
 
 SHORT: dict[str, Any] = {"game": {"horizon": 2}, "rounds": UNHURRIED | {"expected_clients": 3}}

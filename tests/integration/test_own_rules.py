@@ -13,9 +13,9 @@ import pytest
 from coordinators import UNHURRIED, ScriptedClient, play_to_the_end
 from forked import ForkedCoordinator
 
-from qidpfl_server.invariants import Report, audit
-from qidpfl_server.own_rules import load_rules
-from qidpfl_server.serving import opened_store
+from qidpfl_server.audit import Report, audit
+from qidpfl_server.cli.serve import opened_store
+from qidpfl_server.plugins.rules import load_rules
 from qidpfl_server.settings import Settings
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_rules.py"

@@ -12,14 +12,14 @@ import pytest
 from coordinators import Coordinator, ScriptedClient, running
 from sqlalchemy import NullPool, create_engine, text
 
+from qidpfl_server.cli.serve import ensure_task, opened_store
 from qidpfl_server.clock import SystemClock
 from qidpfl_server.domain import EndReason
-from qidpfl_server.lifecycle import end_task, locked
-from qidpfl_server.results import Results
-from qidpfl_server.serving import ensure_task, opened_store
+from qidpfl_server.ops.results import Results
+from qidpfl_server.service.lifecycle import end_task, locked
+from qidpfl_server.service.tasks import task_spec
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.transaction import Transaction
-from qidpfl_server.tasks import task_spec
 from qidpfl_shared.protocol.messages import TaskState
 
 SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 20.0, "deliver_s": 20.0}}

@@ -11,19 +11,19 @@ import pytest
 from coordinators import UNHURRIED, ScriptedClient
 from forked import ForkedCoordinator
 
+from qidpfl_server.audit import audit
+from qidpfl_server.cli.serve import opened_store
 from qidpfl_server.clock import SystemClock, seconds
 from qidpfl_server.domain import Model
 from qidpfl_server.errors import Refused, StoreBusy
-from qidpfl_server.export import read_export
-from qidpfl_server.invariants import audit
-from qidpfl_server.retention import kept_digests, sweep
-from qidpfl_server.serving import opened_store
+from qidpfl_server.ops.export import read_export
+from qidpfl_server.service.retention import kept_digests, sweep
+from qidpfl_server.service.tasks import create_task, save_initial_model, task_spec
 from qidpfl_server.settings import Settings
 from qidpfl_server.store import blobs
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
-from qidpfl_server.tasks import create_task, save_initial_model, task_spec
 
 Result = TypeVar("Result")
 HORIZON = 5

@@ -17,15 +17,15 @@ import pytest
 from coordinators import ScriptedClient, running
 from fastapi.routing import iter_route_contexts
 
-from qidpfl_server.api.announcements import Announcements
 from qidpfl_server.api.app import create_app
 from qidpfl_server.clock import SystemClock
-from qidpfl_server.clockwork import Clockwork
-from qidpfl_server.secret_files import load_secrets
+from qidpfl_server.service.notifications import Announcements
+from qidpfl_server.service.scheduler import Clockwork
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.store import Store
+from qidpfl_server.tokens import load_secrets
 
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 ROLES = ("nobody", "wrong token", "revoked token", "enrolment code", "client", "client elsewhere", "viewer", "admin")

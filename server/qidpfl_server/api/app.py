@@ -8,16 +8,17 @@ import anyio
 from fastapi import FastAPI
 
 from ..clock import Clock
-from ..clockwork import Clockwork
-from ..secret_files import Secrets
+from ..service.notifications import Announcements
+from ..service.scheduler import Clockwork
 from ..settings import Settings
 from ..store.store import Store
-from . import admin, operations, participants, problems, reading, roster
-from .announcements import Announcements
+from ..tokens import Secrets
+from . import errors
 from .context import Context
-from .documented import DocumentedApp
 from .limits import RequestLimits
 from .metrics import Metrics
+from .openapi import DocumentedApp
+from .routes import clients, operations, reading, roster, tasks
 
 _DESCRIPTION = """A coordinator buys privacy from clients to train one model.
 
@@ -74,8 +75,8 @@ def create_app(
         clockwork=clockwork,
         metrics=metrics,
     )
-    problems.install(app)
-    for router in (participants.router, roster.router, reading.router, admin.router, operations.router):
+    errors.install(app)
+    for router in (clients.router, roster.router, reading.router, tasks.router, operations.router):
         app.include_router(router)
     app.add_middleware(RequestLimits, metrics=metrics, max_requests=settings.max_requests)
     return app

@@ -16,7 +16,7 @@ from qidpfl_shared.protocol.wire import BYTES_PER_PARAMETER
 from ..errors import Refused
 from ..store.blobs import StagedBlob
 from .context import Context
-from .strict_json import media_type
+from .json import media_type
 
 # What an upload may hold in memory before it gets a slot.
 _PIECE = 128 * 1024

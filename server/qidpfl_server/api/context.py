@@ -10,19 +10,19 @@ from fastapi import Depends, Request
 from qidpfl_shared.protocol.messages import BudgetReceipt, UpdateReceipt
 
 from ..clock import Clock, Micros
-from ..clockwork import Clockwork
-from ..declarations import Answer, declare
-from ..deliveries import Delivery, StagedDelivery, accept_updates, first_receipts
-from ..secret_files import Secrets
+from ..service.declarations import Answer, declare
+from ..service.deliveries import Delivery, StagedDelivery, accept_updates, first_receipts
+from ..service.notifications import Announcements
+from ..service.scheduler import Clockwork
 from ..settings import Settings
 from ..store.store import Store
 from ..store.transaction import Transaction
-from .announcements import Announcements
+from ..tokens import Secrets
+from .batching import Together
 from .callers import KnownCallers
 from .downloads import Downloads
 from .metrics import Metrics
 from .settled_rounds import SettledRounds
-from .together import Together
 from .turns import Turns
 
 Result = TypeVar("Result")

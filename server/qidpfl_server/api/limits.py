@@ -5,9 +5,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qidpfl_shared.protocol.errors import ErrorCode
 
-from ..http_protocol import UPLOADS
+from ..cli.http_protocol import UPLOADS
+from .errors import problem_response
 from .metrics import Metrics
-from .problems import problem_response
 
 # The largest JSON body: a profile with 100,000 labels.
 JSON_LIMIT = 2 << 20

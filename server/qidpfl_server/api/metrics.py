@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from ..stopwatch import Timing
+from ..service.settlement_timer import Timing
 
 # Seconds: a small model takes hundredths, a large one on many updates minutes.
 _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)

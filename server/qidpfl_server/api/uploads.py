@@ -14,7 +14,7 @@ from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.messages import UpdateReceipt
 from qidpfl_shared.protocol.wire import parse_content_digest
 
-from ..deliveries import StagedDelivery
+from ..service.deliveries import StagedDelivery
 from .auth import RoundNumber, TaskId, bearer, identify, participant
 from .bodies import CONTENT_DIGEST, VECTOR_BODY, check_headers, receive
 from .context import Context, RoundKey

@@ -4,10 +4,10 @@ from sqlalchemy import Connection, select, text
 
 from . import schema
 from .blobs import Blobs, StagedBlob
-from .client_rows import ClientRows
-from .event_rows import EventRows
-from .round_rows import RoundRows
-from .task_rows import TaskRows
+from .repositories.clients import ClientRows
+from .repositories.events import EventRows
+from .repositories.rounds import RoundRows
+from .repositories.tasks import TaskRows
 
 
 class Transaction:

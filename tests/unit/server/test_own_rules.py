@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qidpfl_server.errors import CoordinatorError, Refused
-from qidpfl_server.own_rules import load_rules, missing_rules, own_reward, own_select, require_rules
+from qidpfl_server.plugins.rules import load_rules, missing_rules, own_reward, own_select, require_rules
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.task_spec.spec import TaskSpec

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from qidpfl_server.api.together import Together
+from qidpfl_server.api.batching import Together
 
 Groups = list[tuple[str, list[int]]]
 

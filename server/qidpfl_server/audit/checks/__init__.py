@@ -1,0 +1,1 @@
+"""The invariants that the audit checks, one module per subject."""

@@ -1,0 +1,53 @@
+"""Models and updates: every one is there with the bytes of its digest, and each model follows from its updates."""
+
+from qidpfl_shared.protocol.messages import RoundState
+from qidpfl_shared.protocol.wire import encode
+
+from ...domain import Model, Round, Task
+from ...service.aggregation import next_state
+from ...service.models import load_model
+from ...store.blobs import Blobs
+from ...store.transaction import Transaction
+from ..records import RoundRecord
+from ..report import Report
+
+
+def audit_models(
+    tx: Transaction, blobs: Blobs, task: Task, rounds: list[Round], first_kept: int, report: Report
+) -> None:
+    """Versions without a gap, one per settled round, each with the bytes of its digest."""
+    models = tx.tasks.models(task.task_id)
+    settled = sum(held.state is RoundState.SETTLED for held in rounds)
+    report.require(
+        [model.version for model in models] == list(range(settled + 1)),
+        f"task {task.name}: model versions {[model.version for model in models]} for {settled} settled rounds",
+    )
+    for model in models[first_kept:]:
+        with report.checking(f"task {task.name}: model version {model.version}"):
+            load_model(blobs, model, task.spec.dimension)
+
+
+def audit_deliveries(blobs: Blobs, record: RoundRecord, report: Report) -> None:
+    """Every acknowledged update is there, with the bytes of its digest."""
+    for client_id, update in record.updates.items():
+        place = f"{record.place}, client {client_id}"
+        with report.checking(place):
+            data = blobs.get(update.digest)
+            report.require(len(data) == update.byte_length, f"{place}: the update has another length")
+
+
+def audit_recomputation(
+    blobs: Blobs, record: RoundRecord, base: Model | None, published: Model | None, report: Report
+) -> None:
+    """The model recomputed from the stored updates is bit for bit the published one."""
+    accepted = record.accepted
+    needed = [record.updates[client_id].digest for client_id in accepted]
+    if base is None or published is None or not accepted or not all(map(blobs.has, needed)):
+        report.not_checkable.append(f"{record.place}: some of its updates or models are gone")
+        return
+    clients = [record.clients[client_id] for client_id in accepted]
+    state = next_state(blobs, record.task, base, clients, record.budgets, record.updates)
+    report.require(
+        encode(state.parameters) == blobs.get(published.digest),
+        f"{record.place}: the model recomputed from its updates differs from the published one",
+    )

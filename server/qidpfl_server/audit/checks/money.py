@@ -1,0 +1,58 @@
+"""Money: every payment is what the declared budgets and the accepted updates make of the reward."""
+
+from qidpfl_shared.core.money import split_reward
+from qidpfl_shared.core.planning import Standing
+
+from ...domain import BudgetState
+from ..records import RoundRecord
+from ..report import Report
+
+
+def audit_money(record: RoundRecord, report: Report) -> None:
+    """Payments and what is kept are exactly the reward, split by the declared budgets."""
+    held, payments = record.held, record.payments
+    if not record.settled:
+        unpaid = not payments and held.kept_micro is None
+        report.require(unpaid, f"{record.place}: payments in a round that is {held.state}")
+        return
+    paid = sum(payments.values())
+    report.require(
+        held.kept_micro is not None and paid + held.kept_micro == held.reward_micro,
+        f"{record.place}: {paid} paid and {held.kept_micro} kept are not the reward {held.reward_micro}",
+    )
+    for client_id in payments:
+        earned = _has_earned(record, client_id)
+        report.require(earned, f"{record.place}: client {client_id} was paid without having earned it")
+    due = _due(record)
+    for client_id in sorted(due.keys() | payments.keys()):
+        amount, right = payments.get(client_id), due.get(client_id)
+        report.require(
+            amount == right, f"{record.place}: client {client_id} was paid {amount}, but its share is {right}"
+        )
+
+
+def _has_earned(record: RoundRecord, client_id: str) -> bool:
+    """Whether a client was invited, declared a budget, delivered and passed."""
+    invitation, budget = record.invitations.get(client_id), record.budgets.get(client_id)
+    update = record.updates.get(client_id)
+    return (
+        invitation is not None
+        and invitation.standing is Standing.INVITED
+        and budget is not None
+        and budget.state is BudgetState.DECLARED
+        and update is not None
+        and bool(update.accepted)
+    )
+
+
+def _due(record: RoundRecord) -> dict[str, int]:
+    """What everybody has to be paid. A budget that was taken back still has its share, which is kept."""
+    declared = record.in_order(client_id for client_id, budget in record.budgets.items() if budget.rho > 0)
+    arrived = [client_id in record.updates and bool(record.updates[client_id].accepted) for client_id in declared]
+    split = split_reward(
+        reward_micro=record.held.reward_micro,
+        declared=[record.budgets[client_id].rho for client_id in declared],
+        delivered=arrived,
+    )
+    parts = zip(declared, split.payments, arrived, strict=True)
+    return {client_id: amount for client_id, amount, there in parts if there}

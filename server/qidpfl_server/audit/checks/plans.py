@@ -1,0 +1,123 @@
+"""Every round planned again from what was known when it was opened: reward, total, standings, and who could declare."""
+
+import math
+from dataclasses import replace
+
+from qidpfl_shared.core.custom_rules import OwnReward, OwnRuleFailed, PastRound
+from qidpfl_shared.core.money import from_micro
+from qidpfl_shared.core.planning import Participant, PlanStatus, RoundPlan, Standing, plan_round
+from qidpfl_shared.core.privacy.account import PrivacyAccount
+from qidpfl_shared.core.reward import RewardPolicy
+from qidpfl_shared.protocol.releases import release_of
+
+from ...domain import BudgetState, Task
+from ...plugins.rules import own_reward
+from ...service.planning import participant, past_round
+from ..records import RoundRecord
+from ..report import Report
+
+# Another machine or library rounds differently.
+_TOLERANCE = 1e-9
+
+
+class Planner:
+    """Plans the rounds of a task one after the other, each with what was left of budgets and money before it.
+
+    `accounts` are the whole ledgers: the histogram first, then the updates.
+    """
+
+    def __init__(self, task: Task, accounts: dict[str, PrivacyAccount]) -> None:
+        self._task = task
+        self._rules = task.spec.round_rules()
+        self._final = accounts
+        self._accounts = {known: replace(account, releases=account.releases[:1]) for known, account in accounts.items()}
+        self._releases = {
+            (known, release.name): release for known, account in accounts.items() for release in account.releases
+        }
+        self._paid = 0
+        self._past: list[PastRound] = []
+        self._own_reward = own_reward(task.spec)
+
+    def audit(self, record: RoundRecord, report: Report) -> None:
+        """Compare a round with its plan; rounds come in their order."""
+        try:
+            seated = record.in_order(iter(record.invitations))
+            participants = {client_id: self._participant(record, client_id) for client_id in seated}
+            _compare(record, seated, self._plan(record, list(participants.values()), report), report)
+            self._audit_budgets(record, participants, report)
+        finally:
+            self._go_on(record)
+
+    def audit_lifetimes(self, report: Report) -> None:
+        """Nobody has spent more than its lifetime budget."""
+        for client_id, account in self._final.items():
+            within = not account.limited or account.spent_rho <= account.lifetime_rho * (1 + _TOLERANCE)
+            place = f"task {self._task.name}, client {client_id}"
+            report.require(within, f"{place}: {account.spent_rho} spent of {account.lifetime_rho}")
+
+    def _plan(self, record: RoundRecord, participants: list[Participant], report: Report) -> RoundPlan:
+        """The plan of a round. Where a user's rule cannot be asked, or fails, the recorded reward is what it wished."""
+
+        def plan(own: OwnReward) -> RoundPlan:
+            return plan_round(
+                rules=self._rules,
+                round_number=record.held.round_number,
+                participants=participants,
+                reward_left_micro=max(0, self._task.spec.bounds.reward_total_micro - self._paid),
+                past=self._past,
+                own_reward=own,
+            )
+
+        recorded = from_micro(record.held.reward_micro)
+        if self._own_reward is not None:
+            try:
+                return plan(self._own_reward)
+            except OwnRuleFailed as error:
+                report.require(False, f"{record.place}: {error}")
+        return plan(lambda _: recorded)
+
+    def _participant(self, record: RoundRecord, client_id: str) -> Participant:
+        known = participant(record.clients[client_id], self._accounts[client_id])
+        # Who was set aside then may be back by now.
+        return replace(known, set_aside=record.invitations[client_id].standing is Standing.SET_ASIDE)
+
+    def _audit_budgets(self, record: RoundRecord, participants: dict[str, Participant], report: Report) -> None:
+        """Every declared budget lay within what its client could declare; without a game nobody declares one."""
+        unpaid = self._rules.policy == RewardPolicy.NONE
+        for client_id, budget in record.budgets.items():
+            place = f"{record.place}, client {client_id}"
+            fits = budget.state is not (BudgetState.DECLARED if unpaid else BudgetState.JOINED)
+            report.require(fits, f"{place}: {budget.state} under policy {self._rules.policy}")
+            if budget.state is not BudgetState.DECLARED and budget.rho == 0:
+                continue
+            smallest = self._rules.rho_min
+            largest = self._rules.cap(participants[client_id]) if client_id in participants else 0.0
+            within = smallest * (1 - _TOLERANCE) <= budget.rho <= largest * (1 + _TOLERANCE)
+            report.require(within, f"{place}: budget {budget.rho} outside [{smallest}, {largest}]")
+
+    def _go_on(self, record: RoundRecord) -> None:
+        """What this round took from budgets and money."""
+        self._paid += sum(record.payments.values())
+        self._past.append(past_round(record.held))
+        for client_id in record.updates.keys() & self._accounts.keys():
+            release = self._releases.get((client_id, release_of(record.held.round_number)))
+            if release is not None:
+                account = self._accounts[client_id]
+                self._accounts[client_id] = replace(account, releases=(*account.releases, release))
+
+
+def _compare(record: RoundRecord, seated: list[str], plan: RoundPlan, report: Report) -> None:
+    held, place = record.held, record.place
+    report.require(plan.status is PlanStatus.PLANNED, f"{place}: no round could be planned: {plan.status}")
+    reward = math.isclose(held.reward_micro, plan.reward_micro, rel_tol=_TOLERANCE, abs_tol=1)
+    report.require(reward, f"{place}: the reward is {held.reward_micro}, but the plan says {plan.reward_micro}")
+    total = math.isclose(held.total, plan.total, rel_tol=_TOLERANCE)
+    report.require(total, f"{place}: the total is {held.total}, but the plan says {plan.total}")
+    report.require(
+        held.min_updates == plan.min_updates,
+        f"{place}: min_updates is {held.min_updates}, but the plan says {plan.min_updates}",
+    )
+    for client_id, standing, rho in zip(seated, plan.standings, plan.budgets, strict=True):
+        invitation = record.invitations[client_id]
+        same = invitation.standing is standing and math.isclose(invitation.expected_rho, rho, rel_tol=_TOLERANCE)
+        report.require(same, f"{place}, client {client_id}: the invitation is not that of the plan")

@@ -1,0 +1,52 @@
+"""The selection made again: everybody's label distance, and who was kept."""
+
+import math
+
+from qidpfl_shared.core.custom_rules import OwnRuleFailed
+from qidpfl_shared.core.selection import label_distances
+from qidpfl_shared.protocol.task_spec.parts import SelectionRule
+
+from ...domain import Client, ClientState, Task
+from ...plugins.rules import own_select
+from ...service.enrolment import selection_of
+from ..report import Report
+
+# Another machine or library rounds differently.
+_TOLERANCE = 1e-9
+
+
+def audit_selection(task: Task, clients: list[Client], report: Report) -> None:
+    """Every client that was judged has its distance, and was kept iff the rule keeps it."""
+    judged = [client for client in clients if client.label_distance is not None]
+    # Late joiners are judged by other references than those before them, and nothing tells who they are.
+    if not judged or task.spec.rounds.late_joiners:
+        return
+    _audit_distances(task, judged, report)
+    rule = task.spec.selection.rule
+    # Of unions that are equally near another machine may prefer another; without its function a rule cannot be asked.
+    if rule is SelectionRule.UNION or (rule is SelectionRule.OWN and own_select(task.spec) is None):
+        return
+    try:
+        selection = selection_of(task.spec, judged)
+    except OwnRuleFailed as error:
+        report.require(False, f"task {task.name}, selection: {error}")
+        return
+    for client, kept, filled_up in zip(judged, selection.selected, selection.filled_up, strict=True):
+        # Nothing tells whether a client that has left was kept before.
+        if client.state is ClientState.LEFT:
+            continue
+        verdict = ClientState.SELECTED if kept else ClientState.REFUSED
+        place = f"task {task.name}, client {client.client_id}"
+        report.require(client.state is verdict, f"{place}: it is {client.state}, but the selection says {verdict}")
+        report.require(client.filled_up == bool(filled_up), f"{place}: filled_up is {client.filled_up}")
+
+
+def _audit_distances(task: Task, judged: list[Client], report: Report) -> None:
+    histograms = [client.label_counts or () for client in judged]
+    distances = label_distances(histograms=histograms, reference=task.spec.label_reference(histograms))
+    for client, distance in zip(judged, distances, strict=True):
+        known = client.label_distance
+        report.require(
+            known is not None and math.isclose(known, distance, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE),
+            f"task {task.name}, client {client.client_id}: its label distance is {known}, not {distance}",
+        )

@@ -1,0 +1,77 @@
+"""The life of a task: rounds without a gap, their attempts and deadlines, and the answers to each."""
+
+import math
+
+from qidpfl_shared.core.noise_audit import NoiseVerdict
+from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.protocol.messages import RoundState, TaskState
+from qidpfl_shared.protocol.task_spec.parts import AuditMode
+
+from ...clock import seconds
+from ...domain import BudgetState, Round, Task, Update
+from ..records import RoundRecord
+from ..report import Report
+
+# Rounding of a sum, relatively.
+_TOLERANCE = 1e-9
+
+
+def audit_timeline(task: Task, rounds: list[Round], report: Report) -> None:
+    """Rounds from 1 without a gap and up to the horizon; all but the last are settled; an ended task has none open."""
+    place = f"task {task.name}"
+    numbers = [held.round_number for held in rounds]
+    report.require(numbers == list(range(1, len(rounds) + 1)), f"{place}: the rounds are numbered {numbers}")
+    report.require(len(rounds) <= task.spec.game.horizon, f"{place}: {len(rounds)} rounds are more than its horizon")
+    unsettled = [held.round_number for held in rounds[:-1] if held.state is not RoundState.SETTLED]
+    report.require(not unsettled, f"{place}: later rounds follow on rounds {unsettled}, which are not settled")
+    open_rounds = [held.round_number for held in rounds if held.state is RoundState.OPEN]
+    report.require(len(open_rounds) <= 1, f"{place}: several open rounds {open_rounds}")
+    report.require(not (task.ended and open_rounds), f"{place} has ended, but round {open_rounds} is open")
+    report.require(task.state is not TaskState.ENROLLING or not rounds, f"{place} is enrolling, but has rounds")
+    report.require(task.state is not TaskState.TRAINING or bool(open_rounds), f"{place} has no open round")
+    has_end = (task.reason is not None, task.ended_at is not None)
+    report.require(has_end == (task.ended, task.ended), f"{place}: reason or end do not fit the state {task.state}")
+
+
+def audit_round(record: RoundRecord, report: Report) -> None:
+    """What a round starts from, its attempts, its deadlines, and what is written only when it is settled."""
+    held, rules, place = record.held, record.task.spec.rounds, record.place
+    report.require(held.base_version == held.round_number - 1, f"{place}: starts from model {held.base_version}")
+    report.require(1 <= held.attempt <= rules.max_attempts, f"{place}: attempt {held.attempt} of {rules.max_attempts}")
+    time_left = seconds(rules.declare_s + rules.deliver_s) - seconds(rules.declare_s)
+    report.require(held.deliver_by - held.declare_by == time_left, f"{place}: its deadlines do not fit the task")
+    written = (held.settled_at is not None, held.declared_total is not None)
+    report.require(
+        written == (record.settled, record.settled), f"{place}: settled_at or declared_total do not fit its state"
+    )
+    if not record.settled:
+        return
+    declared = math.fsum(budget.rho for budget in record.budgets.values())
+    report.require(
+        held.declared_total is not None and math.isclose(declared, held.declared_total, rel_tol=_TOLERANCE),
+        f"{place}: the budgets add up to {declared}, not to the declared total {held.declared_total}",
+    )
+    accepted = len(record.accepted)
+    report.require(accepted >= held.min_updates, f"{place}: settled with {accepted} updates of {held.min_updates}")
+
+
+def audit_answers(record: RoundRecord, report: Report) -> None:
+    """Only the invited answer, only who has a place delivers, and every update was judged at settlement."""
+    for client_id in record.budgets:
+        invitation = record.invitations.get(client_id)
+        invited = invitation is not None and invitation.standing is Standing.INVITED
+        report.require(invited, f"{record.place}, client {client_id}: an answer without an invitation")
+    for client_id, update in record.updates.items():
+        place = f"{record.place}, client {client_id}"
+        budget = record.budgets.get(client_id)
+        has_place = budget is not None and budget.state is not BudgetState.DECLINED
+        report.require(has_place, f"{place}: an update without a declared budget")
+        report.require(update.received_at <= record.held.deliver_by, f"{place}: the update came after the deadline")
+        expected = _acceptance(record.task, update) if record.settled else None
+        report.require(update.accepted == expected, f"{place}: accepted is {update.accepted}, not {expected}")
+
+
+def _acceptance(task: Task, update: Update) -> bool:
+    """Whether an update counts, by its verdict."""
+    accused = update.verdict in (NoiseVerdict.TOO_LITTLE_NOISE, NoiseVerdict.TOO_MUCH_NOISE)
+    return not (accused and task.spec.privacy.audit is AuditMode.REJECT)

@@ -1,0 +1,89 @@
+"""The audit of a whole store, task by task."""
+
+from functools import partial
+
+from ..domain import Client, Round, Task
+from ..plugins.rules import missing_rules
+from ..service.planning import privacy_accounts
+from ..service.retention import first_kept_version
+from ..store.database import check_integrity
+from ..store.row_checks import all_task_ids, damaged_rows, lost_rows
+from ..store.store import Store
+from ..store.transaction import Transaction
+from .checks.models import audit_deliveries, audit_models, audit_recomputation
+from .checks.money import audit_money
+from .checks.plans import Planner
+from .checks.selection import audit_selection
+from .checks.timeline import audit_answers, audit_round, audit_timeline
+from .records import RoundRecord, read_rounds
+from .report import Report
+
+# What only a rule of the operator's own can tell.
+_ASKED = {"reward": "what its rounds should have paid", "select": "whom its selection should have kept"}
+
+
+def audit(store: Store) -> Report:
+    """Check the whole store. Each task is read in one transaction, so that a live store can be audited."""
+    report = Report()
+    with report.checking("the database file"):
+        for problem in check_integrity(store.engine):
+            report.require(False, f"the database file: {problem}")
+    task_ids: list[str] = []
+    with report.checking("table tasks"):
+        task_ids = store.read(lambda tx: all_task_ids(tx.connection))
+    with report.checking("the tables"):
+        for problem in store.read(lambda tx: list(lost_rows(tx.connection))):
+            report.require(False, problem)
+    for task_id in task_ids:
+        with report.checking(f"task {task_id}"):
+            store.read(partial(_audit_task, store=store, task_id=task_id, report=report), snapshot=True)
+    return report
+
+
+def _audit_task(tx: Transaction, store: Store, task_id: str, report: Report) -> None:
+    damage = list(damaged_rows(tx.connection, task_id))
+    for problem in damage:
+        report.require(False, f"task {task_id}: {problem}")
+    if damage:
+        report.not_checkable.append(f"task {task_id}: everything that depends on its damaged rows")
+        return
+    report.checked += 1
+    task = tx.tasks.get(task_id)
+    assert task is not None
+    rounds = tx.rounds.of_task(task_id)
+    clients = {client.client_id: client for client in tx.clients.of_task(task_id)}
+    first_kept = first_kept_version(tx, task)
+    if first_kept > 0:
+        gone = f"models before version {first_kept} and updates of rounds up to {first_kept}"
+        report.not_checkable.append(f"task {task.name}: {gone} are not kept")
+    for function, reason in missing_rules(task.spec).items():
+        report.not_checkable.append(f"task {task.name}: {_ASKED[function]}: {reason}")
+    with report.checking(f"task {task.name}"):
+        audit_selection(task, list(clients.values()), report)
+    with report.checking(f"task {task.name}"):
+        audit_timeline(task, rounds, report)
+        audit_models(tx, store.blobs, task, rounds, first_kept, report)
+    _audit_rounds(tx, task, rounds, clients, first_kept, report)
+
+
+def _audit_rounds(
+    tx: Transaction, task: Task, rounds: list[Round], clients: dict[str, Client], first_kept: int, report: Report
+) -> None:
+    accounts = privacy_accounts(tx, task, [client for client in clients.values() if client.has_profile])
+    planner = Planner(task, accounts)
+    for record in read_rounds(tx, task, rounds, clients):
+        for check in (audit_round, audit_answers, audit_money, planner.audit):
+            with report.checking(record.place):
+                check(record, report)
+        if record.held.round_number > first_kept:
+            _audit_blobs(tx, record, report)
+    planner.audit_lifetimes(report)
+
+
+def _audit_blobs(tx: Transaction, record: RoundRecord, report: Report) -> None:
+    audit_deliveries(tx.blobs, record, report)
+    if record.settled:
+        with report.checking(record.place):
+            base = tx.tasks.model(record.task.task_id, record.held.base_version)
+            published = tx.tasks.model(record.task.task_id, record.held.round_number)
+            audit_recomputation(tx.blobs, record, base, published, report)

@@ -1,0 +1,226 @@
+"""The commands of the coordinator."""
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+
+from .. import audit, logs
+from ..errors import CoordinatorError
+from ..identifiers import hash_secret, new_id
+from ..ops.backup import back_up
+from ..ops.export import TableFormat, read_export, write_export
+from ..plugins.rules import load_rules
+from ..plugins.workloads import find_workload
+from ..service.tasks import task_spec
+from ..settings import Settings
+from ..store.store import Store
+from ..tokens import create_private, sync_folder
+from .options import Rules, Where, guarded, located
+from .serve import check_tls, ensure_task, opened_store, serve
+from .tasks import Overrides, TaskName, parsed_overrides, task_named, tasks_app, valid_name
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="The QI-DPFL coordinator.")
+app.add_typer(tasks_app, name="tasks")
+console = Console()
+
+Preset = Annotated[str | None, typer.Option(help="make sure that a task of this preset exists, e.g. digits")]
+
+
+@app.command("serve")
+@guarded
+@located
+def serve_command(
+    where: Where,
+    host: Annotated[
+        str | None, typer.Option(help="address to listen on  [env: QIDPFL_HOST; default: 127.0.0.1]")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="port to listen on, 0 for a free one  [env: QIDPFL_PORT; default: 8080]")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="certificate file for https  [env: QIDPFL_TLS_CERT]")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="key file for https  [env: QIDPFL_TLS_KEY]")] = None,
+    preset: Preset = None,
+    task: Annotated[str | None, typer.Option(help="the name of that task  [default: the preset's]")] = None,
+    overrides: Overrides = "{}",
+    workload: Annotated[
+        list[str] | None,
+        typer.Option(help="module:Class or file.py:Class of a workload of your own that may be evaluated; repeatable"),
+    ] = None,
+    rules: Rules = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="data sets to evaluate with  [env: QIDPFL_DATA_DIR; default: ~/.cache/qidpfl]"),
+    ] = None,
+    code_dir: Annotated[
+        Path | None,
+        typer.Option(help="folder of the enrolment code  [env: QIDPFL_CODE_DIR; default: the state folder]"),
+    ] = None,
+    results_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="write every task to a folder in here when it ends, as export does  [env: QIDPFL_RESULTS_DIR]"
+        ),
+    ] = None,
+    exit_when_finished: Annotated[
+        bool, typer.Option("--exit-when-finished", help="stop some seconds after all tasks have ended")
+    ] = False,
+) -> None:
+    """Run the coordinator until it is told to stop.
+
+    SIGTERM or Ctrl-C stops it; whatever it has acknowledged also survives a kill.
+
+    With --preset it creates a task unless one of this name exists, whatever became of it, and writes its enrolment code
+    to TASK.code in the state folder, or in --code-dir. All other settings are environment variables: see .env.example.
+    """
+    settings = where.settings(
+        host=host,
+        port=port,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        data_dir=data_dir,
+        code_dir=code_dir,
+        results_dir=results_dir,
+    )
+    # Who fills the option from a variable may have left it empty.
+    overrides = overrides or "{}"
+    if preset is None and (task is not None or overrides != "{}"):
+        raise CoordinatorError("--task and --overrides need a --preset")
+    check_tls(settings)
+    load_rules(rules or [])
+    spec = None if preset is None else task_spec(preset, parsed_overrides(overrides))
+    name = valid_name(task or preset or "task")
+    own_workloads = workload or []
+    for own in own_workloads:
+        find_workload(own, settings.data_dir)
+    logs.configure(settings.log_format)
+    with opened_store(settings, create=True) as store:
+
+        def prepare() -> None:
+            if preset is not None and spec is not None:
+                _ensure(settings, store, name, preset, spec)
+
+        serve(settings, store, prepare=prepare, own_workloads=own_workloads, exit_when_finished=exit_when_finished)
+
+
+def _ensure(settings: Settings, store: Store, name: str, preset: str, spec: TaskSpec) -> None:
+    # A name may hold slashes.
+    path = settings.code_folder / f"{quote(name, safe=':')}.code"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # No name holds a tilde, so that these are nobody else's.
+    aside = path.with_name(f"{path.name}~{new_id()}")
+    made = ensure_task(
+        store, name=name, preset_name=preset, spec=spec, write_down=lambda code: _write_down(aside, code)
+    )
+    for written in path.parent.glob(f"{path.name}~*"):
+        _keep_if_it_opens(store, name, written, path)
+    if made:
+        shown = path.read_text().strip() if sys.stderr.isatty() else f"written to {path}"
+        print(f"task {name}: enrolment code {shown}", file=sys.stderr)
+
+
+@app.command("audit")
+@guarded
+@located
+def audit_command(where: Where, rules: Rules = None) -> None:
+    """Check every invariant of the store.
+
+    The store may be live or stopped. Prints what is violated and ends with 1, or says how much was checked. With
+    --rules it also asks the rules of tasks that have their own.
+    """
+    load_rules(rules or [])
+    with opened_store(where.settings()) as store:
+        report = audit.audit(store)
+    for line in report.lines():
+        print(line)
+    if report.violations:
+        raise typer.Exit(1)
+
+
+@app.command("export")
+@guarded
+@located
+def export_command(
+    where: Where,
+    task: TaskName,
+    out: Annotated[Path, typer.Option(help="folder to write to; must be new or empty")],
+    table_format: Annotated[TableFormat, typer.Option("--format", help="how tables are written")] = TableFormat.CSV,
+    version: Annotated[int | None, typer.Option(help="version of the model  [default: the newest]", min=0)] = None,
+    force: Annotated[bool, typer.Option("--force", help="write into a folder that holds files already")] = False,
+) -> None:
+    """Write a task to files.
+
+    Rounds, clients, budgets, payments and ledgers become tables, the task with its spec JSON, its model safetensors.
+    Works on a live store and shows one moment of it. Budgets of a round that is still open are left out. Money is in
+    micro-units.
+    """
+    if not force and out.is_dir() and any(out.iterdir()):
+        raise CoordinatorError(f"{out} is not empty; --force writes into it and replaces files of the same names")
+    with opened_store(where.settings()) as store:
+        task_id = store.read(lambda tx: task_named(tx, task)).task_id
+        export = read_export(store, task_id, version)
+    for path in write_export(export, out, table_format):
+        print(path)
+
+
+@app.command("backup")
+@guarded
+@located
+def backup_command(
+    where: Where,
+    out: Annotated[Path, typer.Option(help="folder to make; must be new or empty")],
+    blobs_only: Annotated[
+        bool, typer.Option("--blobs-only", help="leave the database out; for PostgreSQL, after a pg_dump")
+    ] = False,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="copy blobs also where a hard link would do (same disk, no extra space)")
+    ] = False,
+) -> None:
+    """Copy the whole state, live or stopped.
+
+    That is the database, the blobs, the tokens and the enrolment codes, as they are at one moment. `audit --state-dir
+    OUT` checks the copy, `serve --state-dir OUT` runs on it. It appears under its name only when it is complete.
+    """
+    settings = where.settings()
+    with opened_store(settings) as store:
+        made = back_up(settings, store, out, blobs_only=blobs_only, copy=copy, watch=_with_progress)
+    database = "database, " if made.database else ""
+    print(f"{made.folder}: {database}{made.blobs} blobs, {made.secrets} tokens and codes")
+    if made.missing:
+        print(f"{made.missing} blobs are gone from the store; `audit` says which")
+    if blobs_only:
+        print("the database is not in this backup: use pg_dump, and let it run before the blobs are copied")
+
+
+def _with_progress(blobs: list[str]) -> Iterable[str]:
+    return track(blobs, description="blobs", console=console, disable=not console.is_terminal, transient=True)
+
+
+def _write_down(path: Path, code: str) -> None:
+    create_private(path, code)
+
+
+def _keep_if_it_opens(store: Store, name: str, written: Path, path: Path) -> None:
+    """Give a code that was written down its file if the task of this name has it; else the task never will.
+
+    Several coordinators may do so at the same time, and one may have been killed before it could.
+    """
+    try:
+        code = hash_secret(written.read_text().strip())
+        task = store.read(lambda tx: tx.tasks.by_name(name))
+        if task is not None and store.read(lambda tx: tx.tasks.task_of_code(code)) == task.task_id:
+            os.replace(written, path)
+            sync_folder(path.parent)
+        else:
+            written.unlink()
+    except FileNotFoundError:
+        # Another coordinator has just done the same.
+        pass

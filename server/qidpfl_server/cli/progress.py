@@ -1,0 +1,109 @@
+"""Live progress on a terminal: a table of tasks below the log, read from the store once a second."""
+
+import asyncio
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Column, Table
+
+from qidpfl_shared.core.money import MICRO
+from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.protocol.messages import RoundState
+
+from ..domain import Round, Task
+from ..errors import CoordinatorError
+from ..store.store import Store
+from ..store.transaction import Transaction
+
+_EVERY_S = 1.0
+# Of tasks that have ended only the last are shown: the table must fit on a screen.
+_MOST_ENDED = 5
+_NUMBERS = ("round", "reward", "updates", "accuracy", "paid", "clients")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a task is: its newest round, and the accuracy of its newest model."""
+
+    task: Task
+    held: Round | None
+    invited: int
+    delivered: int
+    accuracy: float | None
+    paid_micro: int
+    clients: int
+
+    def cells(self) -> tuple[str, ...]:
+        """One text for each column."""
+        state = self.task.reason.partition(":")[0] if self.task.reason else self.task.state.value
+        return (
+            self.task.name,
+            state if state == self.task.state.value else f"{self.task.state.value}: {state}",
+            *self._round_cells(),
+            "–" if self.accuracy is None else f"{self.accuracy:.1%}",
+            f"{self.paid_micro / MICRO:.2f}",
+            str(self.clients),
+        )
+
+    def _round_cells(self) -> tuple[str, str, str]:
+        if self.held is None:
+            return "–", "–", "–"
+        attempt = f", attempt {self.held.attempt}" if self.held.attempt > 1 else ""
+        return (
+            f"{self.held.round_number}/{self.task.spec.game.horizon}{attempt}",
+            f"{self.held.reward_micro / MICRO:.2f}",
+            f"{self.delivered}/{self.invited}",
+        )
+
+
+def is_shown(log_format: str) -> bool:
+    """Whether somebody is watching: standard error is a terminal, and the log is meant for people."""
+    return sys.stderr.isatty() and log_format in ("auto", "pretty")
+
+
+async def show_progress(store: Store) -> None:
+    """Keep the table up to date until cancelled. The log goes on above it."""
+    with Live(console=Console(stderr=True), refresh_per_second=2) as live:
+        while True:
+            # A store that is away is in the log already; what was last known stays.
+            with suppress(CoordinatorError):
+                live.update(table(await asyncio.to_thread(store.read, progress)))
+            await asyncio.sleep(_EVERY_S)
+
+
+def table(tasks: list[Progress]) -> Table:
+    """The tasks as a table that fits on a terminal of 80 columns."""
+    drawn = Table(
+        "task", Column("state", no_wrap=True), *(Column(name, justify="right") for name in _NUMBERS), box=None
+    )
+    for task in tasks:
+        drawn.add_row(*task.cells())
+    return drawn
+
+
+def progress(tx: Transaction) -> list[Progress]:
+    """All living tasks and the last that have ended, oldest first."""
+    tasks = tx.tasks.all()
+    ended = [task for task in tasks if task.ended]
+    hidden = {task.task_id for task in ended[:-_MOST_ENDED]}
+    return [_progress(tx, task) for task in tasks if task.task_id not in hidden]
+
+
+def _progress(tx: Transaction, task: Task) -> Progress:
+    rounds = tx.rounds.of_task(task.task_id)
+    held = rounds[-1] if rounds else None
+    settled = [known for known in rounds if known.state is RoundState.SETTLED]
+    number = 0 if held is None else held.round_number
+    invitations = tx.rounds.invitations(task.task_id, number).values()
+    return Progress(
+        task=task,
+        held=held,
+        invited=sum(invitation.standing is Standing.INVITED for invitation in invitations),
+        delivered=tx.rounds.update_count(task.task_id, number),
+        accuracy=settled[-1].accuracy if settled else None,
+        paid_micro=tx.rounds.paid_micro(task.task_id),
+        clients=tx.clients.count(task.task_id),
+    )

@@ -1,0 +1,252 @@
+"""A running coordinator: opens the store, joins the parts, serves until it is told to stop."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+import structlog
+import uvicorn
+
+from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.messages import TaskState
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+
+from ..api.app import create_app
+from ..clock import SystemClock
+from ..errors import CoordinatorError, Refused
+from ..identifiers import new_id
+from ..ops.results import Results
+from ..ops.startup_checks import prepare_blobs, require_living_tasks
+from ..service.evaluation import Evaluators
+from ..service.notifications import Announcements
+from ..service.scheduler import Clockwork
+from ..service.tasks import create_task, new_codes, save_initial_model
+from ..settings import Settings
+from ..store.blobs import Blobs
+from ..store.database import exclusive, migrate, open_engine, require_existing
+from ..store.store import Store
+from ..store.transaction import Transaction
+from ..tokens import Secrets, load_secrets
+from .heaps import share_heaps
+from .http_protocol import protocol_with
+from .progress import is_shown, show_progress
+
+_log = structlog.get_logger()
+
+
+@contextlib.contextmanager
+def opened_store(settings: Settings, *, create: bool = False) -> Iterator[Store]:
+    """The store of these settings, at the version this program knows; one that is not there only if `create`."""
+    engine = open_engine(settings.database_url)
+    if not create:
+        require_existing(engine)
+    migrate(engine)
+    store = Store(engine, Blobs(settings.blob_folder, create=False))
+    try:
+        if create:
+            prepare_blobs(store)
+        yield store
+    finally:
+        store.close()
+
+
+def ensure_task(
+    store: Store, *, name: str, preset_name: str, spec: TaskSpec, write_down: Callable[[str], None]
+) -> bool:
+    """Make sure that a task of this name exists; whether it had to be made.
+
+    Its enrolment code is written down before it exists: a crash in between must not lose it.
+    """
+    if (known := store.read(lambda tx: tx.tasks.by_name(name))) is not None:
+        if known.spec_digest != spec.digest:
+            _log.warning("task_differs", task=name, reason="there is a task of this name with another spec: it stays")
+        return False
+    model = save_initial_model(store.blobs, spec)
+    now, task_id = SystemClock().now(), new_id()
+    codes = new_codes(task_id, 1)
+    write_down(codes[0])
+    try:
+        store.write(
+            lambda tx: create_task(
+                tx,
+                name=name,
+                preset_name=preset_name,
+                spec=spec,
+                model=model,
+                now=now,
+                task_id=task_id,
+                codes=codes,
+            )
+        )
+    except Refused as error:
+        if error.code is ErrorCode.TASK_EXISTS and store.read(lambda tx: tx.tasks.by_name(name)) is not None:
+            # Another coordinator on the same database was faster.
+            return False
+        raise
+    return True
+
+
+def check_tls(settings: Settings) -> None:
+    """Refuse half a pair of TLS files, or files that are not there, before anything is opened."""
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise CoordinatorError("tls_cert and tls_key go together")
+    for path in (settings.tls_cert, settings.tls_key):
+        if path is not None and not path.is_file():
+            raise CoordinatorError(f"{path} is not a file")
+    if settings.tls_cert is not None:
+        try:
+            # A password would be asked for at a terminal that a service does not have.
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")
+        except ssl.SSLError as error:
+            raise CoordinatorError(
+                f"{settings.tls_cert} and {settings.tls_key} are not a certificate and its key, in PEM and without"
+                f" password ({error.reason or error})"
+            ) from error
+
+
+def serve(
+    settings: Settings,
+    store: Store,
+    *,
+    prepare: Callable[[], None] = lambda: None,
+    own_workloads: Sequence[str] = (),
+    exit_when_finished: bool = False,
+) -> None:
+    """Serve until SIGTERM or SIGINT, or until all tasks have ended. `prepare` runs once the store is this process's."""
+    share_heaps()
+    evaluators = Evaluators(data_dir=settings.data_dir, own=own_workloads)
+    with exclusive(store.engine), _results(settings, store):
+        store.read(require_living_tasks)
+        secrets = load_secrets(settings.state_dir)
+        _show_secrets(secrets)
+        prepare()
+        _prepare_evaluation(store, evaluators)
+        try:
+            asyncio.run(_serve(settings, store, secrets, evaluators, exit_when_finished=exit_when_finished))
+        except SystemExit as error:
+            # uvicorn has logged the reason.
+            raise CoordinatorError(f"cannot listen on {settings.host}:{settings.port}") from error
+    if exit_when_finished:
+        store.read(_require_good_ends)
+
+
+async def _serve(
+    settings: Settings, store: Store, secrets: Secrets, evaluators: Evaluators, *, exit_when_finished: bool
+) -> None:
+    clock = SystemClock()
+    announcements = Announcements(store)
+    clockwork = Clockwork(store, clock, lambda task: evaluators.of(task.spec))
+    app = create_app(
+        settings=settings,
+        store=store,
+        clock=clock,
+        secrets=secrets,
+        clockwork=clockwork,
+        announcements=announcements,
+    )
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=protocol_with(header_timeout_s=settings.header_timeout_s, body_timeout_s=settings.body_timeout_s),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=settings.forwarded_allow_ips is not None,
+        forwarded_allow_ips=settings.forwarded_allow_ips,
+        timeout_graceful_shutdown=settings.shutdown_timeout_s,
+        timeout_keep_alive=30,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    server = _Server(config, announcements)
+    beside = [asyncio.create_task(_stop_when_finished(server, store))] if exit_when_finished else []
+    beside += [asyncio.create_task(show_progress(store))] if is_shown(settings.log_format) else []
+    await server.serve()
+    for watcher in beside:
+        watcher.cancel()
+    await asyncio.gather(*beside, return_exceptions=True)
+
+
+class _Server(uvicorn.Server):
+    """Says where it listens, and lets waiting clients go before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, announcements: Announcements) -> None:
+        super().__init__(config)
+        self._announcements = announcements
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            scheme = "https" if self.config.ssl_certfile else "http"
+            _log.info("listening", url=f"{scheme}://{self.config.host}:{port}")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._announcements.close()
+        super().handle_exit(sig, frame)
+        # uvicorn would raise the signal again once it has stopped: the process would die of it with the store open.
+        self._captured_signals.clear()
+
+    def stop(self) -> None:
+        """End in order and by itself: a signal would be raised again once all is closed."""
+        self._announcements.close()
+        self.should_exit = True
+
+
+async def _stop_when_finished(server: _Server, store: Store) -> None:
+    """Leave some seconds after the last task has ended, so that clients can read its end and their ledgers."""
+    while True:
+        await asyncio.sleep(1)
+        # A store that is away for a while, or cannot be read, must not keep the process for ever.
+        with contextlib.suppress(CoordinatorError):
+            tasks = await asyncio.to_thread(store.read, lambda tx: tx.tasks.all())
+            if tasks and all(task.ended for task in tasks):
+                await asyncio.sleep(5)
+                server.stop()
+                return
+
+
+def _require_good_ends(tx: Transaction) -> None:
+    """Who waits for the end of the process learns from its exit code how the tasks ended."""
+    for task in tx.tasks.all():
+        if not task.ended:
+            raise CoordinatorError(f"stopped while task {task.name} was {task.state}")
+        if task.state is TaskState.FAILED:
+            raise CoordinatorError(f"task {task.name} failed: {task.reason}")
+
+
+def _prepare_evaluation(store: Store, evaluators: Evaluators) -> None:
+    """Read the held-out records of living tasks in the background, so that the log says early what is missing."""
+    specs = store.read(lambda tx: [task.spec for task in tx.tasks.live()])
+    for evaluator in {evaluators.of(spec) for spec in specs}:
+        # A workload of somebody's own may take its time: nobody waits for it, not even at the end.
+        threading.Thread(target=evaluator.prepare, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _results(settings: Settings, store: Store) -> Iterator[None]:
+    """Write what ends here before its end can be seen, and what others have ended at the start and at the stop."""
+    if settings.results_dir is None:
+        yield
+        return
+    results = Results(settings.results_dir)
+    store.before_commit(results.write_ended)
+    store.read(results.write_missing)
+    yield
+    store.read(results.write_missing)
+
+
+def _show_secrets(secrets: Secrets) -> None:
+    """New tokens are printed to a terminal only; elsewhere just where they are."""
+    for path in secrets.created:
+        value = Path(path).read_text().strip() if sys.stderr.isatty() else "written"
+        print(f"{path.stem} token: {value} ({path})", file=sys.stderr)

@@ -1,0 +1,203 @@
+"""The commands under `tasks`: create, list, show, start and stop."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from qidpfl_shared.core.money import MICRO
+from qidpfl_shared.protocol.fields import Name
+from qidpfl_shared.protocol.messages import TaskSummary
+
+from ..clock import SystemClock
+from ..domain import Task
+from ..errors import CoordinatorError
+from ..ops.model_files import read_model_file
+from ..plugins.rules import load_rules, rules_of
+from ..plugins.workloads import describe_workload
+from ..service.evaluation import Evaluators
+from ..service.settlement import stop_task
+from ..service.tasks import create_task, save_initial_model, start_task, task_spec
+from ..service.views import task_summary, task_view
+from ..store.transaction import Transaction
+from .options import Rules, Where, guarded, located
+from .serve import opened_store
+
+tasks_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, list, show, start and stop tasks.")
+
+TaskName = Annotated[str, typer.Argument(metavar="TASK", help="name or id of the task")]
+Overrides = Annotated[
+    str,
+    typer.Option(help='JSON to merge into the preset, nested like the spec: \'{"game": {"horizon": 5}}\', or @FILE'),
+]
+
+
+@tasks_app.command("create")
+@guarded
+@located
+def create_command(
+    where: Where,
+    name: Annotated[str, typer.Argument(help="the name of the new task")],
+    preset: Annotated[str, typer.Option(help="the preset to start from, e.g. digits")],
+    overrides: Overrides = "{}",
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            help="module:Class or file.py:Class of a workload of your own; labels, convexity and layout come from it"
+        ),
+    ] = None,
+    rules: Rules = None,
+    model: Annotated[
+        Path | None, typer.Option(help="the model to start from, FILE.safetensors or FILE.f32  [default: a new one]")
+    ] = None,
+    single_use_codes: Annotated[
+        int, typer.Option(help="so many codes for one client each, instead of one for many", min=0, max=10_000)
+    ] = 0,
+) -> None:
+    """Create a task.
+
+    Prints its id, then its enrolment codes: they are shown here and never again.
+    """
+    settings = where.settings()
+    load_rules(rules or [])
+    own = None if workload is None else describe_workload(workload, settings.data_dir)
+    changes = parsed_overrides(overrides)
+    spec = task_spec(preset, changes if own is None else own.overrides(changes))
+    name = valid_name(name)
+    parameters = own.start(spec) if own is not None else None
+    if model is not None:
+        parameters = read_model_file(model, spec)
+    with opened_store(settings, create=True) as store:
+        initial = save_initial_model(store.blobs, spec, parameters)
+        now = SystemClock().now()
+        created = store.write(
+            lambda tx: create_task(
+                tx,
+                name=name,
+                preset_name=preset,
+                spec=spec,
+                model=initial,
+                single_use_codes=single_use_codes,
+                now=now,
+            )
+        )
+    print(created.task.task_id)
+    for code in created.codes:
+        print(code)
+    named = () if workload is None else (workload,)
+    if (obstacle := Evaluators(data_dir=settings.data_dir, own=named).obstacle(spec)) is not None:
+        print(f"note: its rounds cannot be evaluated from here: {obstacle}", file=sys.stderr)
+    elif workload is not None:
+        print(f"note: serve --workload {workload} evaluates its rounds", file=sys.stderr)
+    for path in rules_of(spec):
+        print(f"note: serve --rules {path} runs it", file=sys.stderr)
+
+
+@tasks_app.command("list")
+@guarded
+@located
+def list_command(where: Where) -> None:
+    """List all tasks, oldest first.
+
+    A table on a terminal; in a pipe id, name, state and rounds between tabs.
+    """
+    with opened_store(where.settings()) as store:
+        _print_tasks(store.read(lambda tx: [task_summary(tx, task) for task in tx.tasks.all()]))
+
+
+@tasks_app.command("show")
+@guarded
+@located
+def show_command(where: Where, task: TaskName) -> None:
+    """Show one task as JSON, with its spec."""
+    with opened_store(where.settings()) as store:
+        view = store.read(lambda tx: task_view(tx, task_named(tx, task)))
+    print(json.dumps(view.model_dump(mode="json"), indent=2))
+
+
+@tasks_app.command("start")
+@guarded
+@located
+def start_command(where: Where, task: TaskName, rules: Rules = None) -> None:
+    """Select now, without waiting for more.
+
+    A task that already trains stays as it is.
+    """
+    load_rules(rules or [])
+    with opened_store(where.settings()) as store:
+        task_id = store.read(lambda tx: task_named(tx, task)).task_id
+        now = SystemClock().now()
+        store.write(lambda tx: start_task(tx, task_id, now))
+        _print_tasks(store.read(lambda tx: [task_summary(tx, task_named(tx, task_id))]))
+
+
+@tasks_app.command("stop")
+@guarded
+@located
+def stop_command(where: Where, task: TaskName) -> None:
+    """End a task.
+
+    Its open round is settled if enough updates are there, else voided.
+    """
+    with opened_store(where.settings()) as store:
+        task_id = store.read(lambda tx: task_named(tx, task)).task_id
+        stop_task(store, task_id, None, SystemClock().now())
+        _print_tasks(store.read(lambda tx: [task_summary(tx, task_named(tx, task_id))]))
+
+
+def task_named(tx: Transaction, name: str) -> Task:
+    """The task with this id or name."""
+    task = tx.tasks.get(name) or tx.tasks.by_name(name)
+    if task is None:
+        raise CoordinatorError(f"there is no task {name!r}")
+    return task
+
+
+def valid_name(name: str) -> str:
+    """The name, if a task can have it."""
+    try:
+        return TypeAdapter[str](Name).validate_python(name)
+    except ValidationError:
+        raise CoordinatorError(f"{name!r} cannot be a name: letters, digits and . _ : / - only") from None
+
+
+def parsed_overrides(text: str) -> dict[str, Any]:
+    """The value of --overrides: JSON, or @FILE with it."""
+    named = text.startswith("@")
+    place = f"--overrides: {text[1:]}" if named else "--overrides"
+    try:
+        value = json.loads(_text_of(Path(text[1:])) if named else text)
+    except ValueError as error:
+        raise CoordinatorError(f"{place} is not JSON: {error}") from error
+    except RecursionError:
+        raise CoordinatorError(f"{place} is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise CoordinatorError(f"{place} must be a JSON object")
+    return value
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CoordinatorError(f"--overrides: cannot read {path}: {error.strerror or error}") from error
+
+
+def _print_tasks(tasks: list[TaskSummary]) -> None:
+    console = Console()
+    if not console.is_terminal:
+        for task in tasks:
+            print(task.task_id, task.name, task.state, f"{task.settled_rounds}/{task.horizon}", sep="\t")
+        return
+    table = Table("name", "state", "rounds", "clients", "paid", "reason")
+    for task in tasks:
+        rounds = f"{task.settled_rounds}/{task.horizon}"
+        table.add_row(
+            task.name, task.state, rounds, str(task.clients), f"{task.paid_micro / MICRO:.6f}", task.reason or ""
+        )
+    console.print(table)

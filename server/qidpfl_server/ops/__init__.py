@@ -1,0 +1,1 @@
+"""Work on a store besides serving it: open, check, back up, export."""

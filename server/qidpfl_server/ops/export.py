@@ -1,0 +1,185 @@
+"""A task as files: its rounds, clients, budgets, payments and ledgers as tables, and its model as safetensors.
+
+Like the API, it shows nobody's budget of a round that is still open.
+"""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.messages import Ledger, LedgerEntry, RoundResult, RoundState
+from qidpfl_shared.protocol.releases import release_of
+
+from ..clock import as_datetime
+from ..domain import Client, Model, Round, Task
+from ..errors import Refused
+from ..service.retention import first_kept_version
+from ..service.views import ledger, round_result, task_view
+from ..store.store import Store
+from ..store.transaction import Transaction
+from .model_files import safetensors_bytes
+
+Row = dict[str, Any]
+
+
+class TableFormat(StrEnum):
+    """How tables are written."""
+
+    CSV = "csv"
+    JSON = "json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """Everything that is written of a task, read at one moment."""
+
+    task: Row
+    tables: Mapping[str, tuple[tuple[str, ...], Sequence[Row]]]
+    version: int
+    model: bytes
+
+
+def read_export(store: Store, task_id: str, version: int | None = None) -> Export:
+    """Read a task and one version of its model, the newest by default. Raises `Refused` if it is not there."""
+    task, described, tables, model = store.read(lambda tx: _read(tx, task_id, version), snapshot=True)
+    data = safetensors_bytes(task.spec, store.blobs.get(model.digest))
+    return Export(task=described, tables=tables, version=model.version, model=data)
+
+
+def export_inside(tx: Transaction, task_id: str) -> Export:
+    """A task and its newest model as a transaction sees them that may have changed them itself."""
+    task, described, tables, model = _read(tx, task_id, None)
+    data = safetensors_bytes(task.spec, tx.blobs.get(model.digest))
+    return Export(task=described, tables=tables, version=model.version, model=data)
+
+
+def write_export(export: Export, folder: Path, table_format: TableFormat) -> list[Path]:
+    """Write an export into a folder, each file whole or not at all; files of the same names are replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"task.json": _json(export.task)}
+    for name, (columns, rows) in export.tables.items():
+        text = _json(rows) if table_format is TableFormat.JSON else _csv(columns, rows)
+        files[f"{name}.{table_format}"] = text
+    files[f"model-{export.version}.safetensors"] = export.model
+    return [_write(folder / name, data) for name, data in files.items()]
+
+
+def _read(
+    tx: Transaction, task_id: str, version: int | None
+) -> tuple[Task, Row, dict[str, tuple[tuple[str, ...], list[Row]]], Model]:
+    task = tx.tasks.get(task_id)
+    if task is None:
+        raise Refused(ErrorCode.NOT_FOUND, "there is no such task")
+    models = tx.tasks.models(task_id)[first_kept_version(tx, task) :]
+    wanted = models[-1:] if version is None else [model for model in models if model.version == version]
+    if not wanted:
+        kept = f"versions {models[0].version} to {models[-1].version} are kept"
+        raise Refused(ErrorCode.NOT_FOUND, f"there is no model version {version}; {kept}")
+    clients = tx.clients.of_task(task_id)
+    held = tx.rounds.of_task(task_id)
+    results = [round_result(tx, task, known.round_number) for known in held]
+    ledgers = [(client, ledger(tx, client.client_id)) for client in clients]
+    still_open = {release_of(known.round_number) for known in held if known.state is RoundState.OPEN}
+    tables = {
+        "rounds": (_ROUND, [_round_row(known, result) for known, result in zip(held, results, strict=True)]),
+        "clients": (_CLIENT, [_client_row(client) for client in clients]),
+        "budgets": (_BUDGET, _budget_rows(results)),
+        "payments": (_PAYMENT, _payment_rows(results)),
+        "ledgers": (_LEDGER, _ledger_rows(ledgers, still_open)),
+    }
+    return task, task_view(tx, task).model_dump(mode="json"), tables, wanted[0]
+
+
+_ROUND = (
+    *("round_number", "attempt", "state", "reward_micro", "paid_micro", "kept_micro", "total", "declared_total"),
+    *("updates", "model_version", "model_digest", "accuracy", "loss"),
+    *("opened_at", "settled_at", "settlement_s", "evaluation_s"),
+)
+_CLIENT = (
+    *("client_id", "ordinal", "state", "size", "privacy_value", "histogram_rho", "rho_cap", "lifetime_rho"),
+    *("label_distance", "filled_up", "misses", "set_aside"),
+)
+_BUDGET = (
+    *("round_number", "client_id", "ordinal", "standing", "rho", "declined", "delivered", "verdict", "accepted"),
+    *("payment_micro", "regret"),
+)
+_PAYMENT = ("round_number", "client_id", "ordinal", "rho", "amount_micro")
+_LEDGER = ("client_id", "ordinal", *LedgerEntry.model_fields)
+
+
+def _round_row(held: Round, result: RoundResult) -> Row:
+    opened, settled = (None if at is None else as_datetime(at).isoformat() for at in (held.opened_at, held.settled_at))
+    timing = {
+        "opened_at": opened,
+        "settled_at": settled,
+        "settlement_s": held.settlement_s,
+        "evaluation_s": held.evaluation_s,
+    }
+    return result.model_dump(mode="json", exclude={"own", "clients", "timing"}) | timing
+
+
+def _client_row(client: Client) -> Row:
+    return {name: getattr(client, name) for name in _CLIENT}
+
+
+def _budget_rows(results: list[RoundResult]) -> list[Row]:
+    return [
+        {"round_number": result.round_number} | client.model_dump(mode="json")
+        for result in results
+        for client in result.clients or ()
+    ]
+
+
+def _payment_rows(results: list[RoundResult]) -> list[Row]:
+    return [
+        {
+            "round_number": result.round_number,
+            "client_id": client.client_id,
+            "ordinal": client.ordinal,
+            "rho": client.rho,
+            "amount_micro": client.payment_micro,
+        }
+        for result in results
+        for client in result.clients or ()
+        if result.state is RoundState.SETTLED and client.accepted
+    ]
+
+
+def _ledger_rows(ledgers: list[tuple[Client, Ledger]], still_open: set[str]) -> list[Row]:
+    return [
+        {"client_id": client.client_id, "ordinal": client.ordinal} | entry.model_dump(mode="json")
+        for client, account in ledgers
+        for entry in account.entries
+        if entry.release not in still_open
+    ]
+
+
+def _json(value: Any) -> bytes:
+    return f"{json.dumps(value, indent=2)}\n".encode()
+
+
+def _csv(columns: tuple[str, ...], rows: Sequence[Row]) -> bytes:
+    """Comma-separated, one heading line; what is null is empty, yes and no are `true` and `false`."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, columns, lineterminator="\n")
+    table.writeheader()
+    for row in rows:
+        table.writerow({name: str(v).lower() if isinstance(v, bool) else v for name, v in row.items()})
+    return text.getvalue().encode()
+
+
+def _write(path: Path, data: bytes) -> Path:
+    half = path.with_name(f".{path.name}.part")
+    try:
+        half.write_bytes(data)
+        os.replace(half, path)
+    finally:
+        half.unlink(missing_ok=True)
+    return path

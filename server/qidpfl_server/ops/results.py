@@ -1,0 +1,60 @@
+"""Tasks as files in a folder, written by the very transaction that ends them: before anybody can see the end."""
+
+import os
+import stat
+from pathlib import Path
+from urllib.parse import quote
+
+import structlog
+
+from ..clock import Micros
+from ..domain import Task
+from ..store.transaction import Transaction
+from .export import TableFormat, export_inside, write_export
+
+_log = structlog.get_logger()
+
+
+class Results:
+    """A folder with one folder for each task that has ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        # A commit that fails is tried again at another time, and so are its files.
+        self._tried: dict[str, Micros | None] = {}
+
+    def write_ended(self, tx: Transaction) -> None:
+        """Write the tasks that this transaction ends."""
+        for task_id in tx.touched:
+            task = tx.tasks.get(task_id)
+            if task is not None and task.ended and self._tried.get(task_id) != task.ended_at:
+                self._write(tx, task)
+
+    def write_missing(self, tx: Transaction) -> None:
+        """Write the tasks that somebody else has ended, or that ended without this folder."""
+        for task in tx.tasks.all():
+            written = os.path.exists(self._place(task) / "task.json")
+            if task.ended and task.task_id not in self._tried and not written:
+                self._write(tx, task)
+
+    def _place(self, task: Task) -> Path:
+        # A name may hold slashes.
+        return self._folder / quote(task.name, safe=":")
+
+    def _write(self, tx: Transaction, task: Task) -> None:
+        """A task ends whether or not it can be written here: everything is in the store."""
+        self._tried[task.task_id] = task.ended_at
+        place = self._place(task)
+        try:
+            with tx.connection.begin_nested():
+                export = export_inside(tx, task.task_id)
+            if not os.path.exists(place):
+                place.mkdir(parents=True)
+                # Whoever may tidy up the folder may tidy up what is in it.
+                place.chmod(stat.S_IMODE(self._folder.stat().st_mode))
+            write_export(export, place, TableFormat.CSV)
+        except Exception as error:
+            reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+            _log.error("results_not_written", folder=str(place), reason=reason, instead="export, or make results")
+        else:
+            _log.info("results_written", folder=str(place))

@@ -1,0 +1,1 @@
+"""Code that the operator names on the command line: reward and selection rules, workloads."""

@@ -1,0 +1,38 @@
+"""How a task is held while it changes, and how it ends."""
+
+from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.messages import TaskState
+
+from ..clock import Micros
+from ..domain import Client, ClientState, EndReason, Task
+from ..errors import Refused
+from ..store.transaction import Transaction
+
+
+def end_task(tx: Transaction, task: Task, after: TaskState, reason: EndReason, now: Micros, detail: str = "") -> None:
+    """End a task that has not ended yet."""
+    said = f"{reason.value}: {detail}" if detail else reason.value
+    if tx.tasks.end(task.task_id, before=task.state, after=after, reason=said, at=now):
+        tx.events.add(task.task_id, f"task.{after.value}", at=now, detail=said)
+        tx.touch(task.task_id)
+
+
+def locked(tx: Transaction, task_id: str) -> Task:
+    """The task, held for this transaction."""
+    task = tx.tasks.lock(task_id)
+    if task is None:
+        raise Refused(ErrorCode.NOT_FOUND, "there is no such task")
+    return task
+
+
+def active_clients(tx: Transaction, task_id: str) -> list[Client]:
+    """The selected clients that have not left, in the order of their ordinals."""
+    return tx.clients.in_state(task_id, ClientState.SELECTED)
+
+
+def known_client(tx: Transaction, client_id: str) -> Client:
+    """The client with this id, which credentials have already vouched for."""
+    client = tx.clients.get(client_id)
+    if client is None:
+        raise Refused(ErrorCode.UNAUTHENTICATED)
+    return client

@@ -1,0 +1,157 @@
+"""Long polls: every waiter of a task is woken from one cached board, and holds neither thread nor connection."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import anyio.to_thread
+import structlog
+
+from ..store.store import Store
+from .patience import may_pass
+from .views import Board, board
+
+_log = structlog.get_logger()
+
+
+class _Feed:
+    """The board of one task, and the event that its next version will set."""
+
+    def __init__(self) -> None:
+        self.board: Board | None = None
+        self.changed = asyncio.Event()
+        self.reading = asyncio.Lock()
+
+    def wake_all(self, board: Board | None) -> None:
+        """Show another board to everybody who waits."""
+        self.board = board
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+class Announcements:
+    """The boards of all tasks that somebody asks for, kept fresh by the store's commits and other processes' pulse."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._feeds: dict[str, _Feed] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stale: set[str] = set()
+        self._wake = asyncio.Event()
+        self._closing = False
+        self.ended = False
+        self._foreign_commits = -1
+        self._listeners: list[Callable[[set[str]], None]] = []
+        self._foreign_listeners: list[Callable[[], None]] = []
+
+    def listen(self) -> None:
+        """Start to hear of commits; call it on the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._store.on_commit(self._from_writer)
+
+    def on_change(self, listener: Callable[[set[str]], None]) -> None:
+        """Call `listener` on the event loop with the ids of changed tasks (empty: any of them may have changed)."""
+        self._listeners.append(listener)
+
+    def on_foreign_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` on the event loop when another process has changed the store."""
+        self._foreign_listeners.append(listener)
+
+    @property
+    def closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        """Answer everybody who waits: the coordinator stops."""
+        self._closing = True
+        self._wake.set()
+        for feed in self._feeds.values():
+            feed.changed.set()
+
+    async def current(self, task_id: str) -> Board | None:
+        """The board of a task, read at the first time."""
+        feed = self._feeds.setdefault(task_id, _Feed())
+        if feed.board is None:
+            await self._refresh(task_id, feed, first=True)
+            if feed.board is None:
+                self._feeds.pop(task_id, None)
+        return feed.board
+
+    async def wait(self, task_id: str, timeout_s: float) -> None:
+        """Return when the task has changed, the time is over, or the coordinator stops."""
+        feed = self._feeds.setdefault(task_id, _Feed())
+        if self._closing:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await feed.changed.wait()
+        except TimeoutError:
+            return
+
+    async def run(self) -> None:
+        """Refresh what has changed, here or (seen once a second) in another process; `ended` says that it is over."""
+        next_look = time.monotonic()
+        try:
+            while not self._closing:
+                try:
+                    async with asyncio.timeout(1.0):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                self._wake.clear()
+                try:
+                    if time.monotonic() >= next_look:
+                        next_look = time.monotonic() + 1.0
+                        await self._look_at_pulse()
+                    await self._refresh_stale()
+                except Exception as error:
+                    _log.warning("store_unavailable", reason=str(error))
+        finally:
+            self.ended = True
+
+    async def _refresh_stale(self) -> None:
+        stale, self._stale = self._stale, set()
+        for task_id in stale & set(self._feeds):
+            feed = self._feeds.setdefault(task_id, _Feed())
+            try:
+                await self._refresh(task_id, feed)
+            except Exception as error:
+                if may_pass(error):
+                    self._stale |= stale
+                    raise
+                # Whoever waits asks again, and is told: the others must not wait for it.
+                _log.error("task_unreadable", task=task_id, reason=str(error))
+                feed.wake_all(None)
+        if stale:
+            self._notify(stale)
+
+    async def _look_at_pulse(self) -> None:
+        pulse = await anyio.to_thread.run_sync(self._store.read, lambda tx: tx.pulse())
+        # Own commits are counted before they happen and subtracted after the look: a foreign one may be seen late, or
+        # twice, but never missed.
+        foreign = pulse - self._store.own_commits
+        if foreign > self._foreign_commits:
+            self._stale |= set(self._feeds)
+            for listener in self._foreign_listeners:
+                listener()
+            self._notify(set())
+        self._foreign_commits = foreign
+
+    async def _refresh(self, task_id: str, feed: _Feed, *, first: bool = False) -> None:
+        # One after the other: an older board never replaces a newer one.
+        async with feed.reading:
+            if first and feed.board is not None:
+                return
+            feed.wake_all(await anyio.to_thread.run_sync(self._store.read, lambda tx: board(tx, task_id)))
+
+    def _notify(self, task_ids: set[str]) -> None:
+        for listener in self._listeners:
+            listener(task_ids)
+
+    def _from_writer(self, touched: set[str]) -> None:
+        if touched and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._mark, touched)
+
+    def _mark(self, touched: set[str]) -> None:
+        self._stale |= touched
+        self._wake.set()

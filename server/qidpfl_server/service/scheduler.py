@@ -1,0 +1,186 @@
+"""What happens by itself: selection, settlement and deadlines, driven by the clock and by changes in the store.
+
+Every step asks the store whether it is due and does nothing if another process was faster, so that any number of
+coordinators may run it on one store.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import anyio
+import anyio.to_thread
+import structlog
+from anyio.abc import TaskGroup
+
+from qidpfl_shared.protocol.messages import RoundState, TaskState
+
+from ..clock import SECOND, Clock, Micros
+from ..domain import EndReason, Task
+from ..plugins.rules import missing_rules
+from ..store.store import Store
+from ..store.transaction import Transaction
+from .enrolment import select_clients, selection_is_due, selection_time
+from .evaluation import Evaluator
+from .lifecycle import locked
+from .patience import Patience, current_step, give_up, may_pass
+from .planning import is_complete
+from .retention import sweep
+from .settlement import settle_if_due
+from .settlement_timer import Timing
+
+_log = structlog.get_logger()
+_LONGEST_SLEEP_S = 5.0
+_TRANSIENT_PAUSE_S = 0.5
+_SWEEP_EVERY_S = 600.0
+
+
+class Clockwork:
+    """Runs what is due, task by task, in threads."""
+
+    def __init__(self, store: Store, clock: Clock, evaluator_for: Callable[[Task], Evaluator | None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._evaluator_for = evaluator_for
+        self._evaluators: dict[str, Evaluator | None] = {}
+        self._wake = asyncio.Event()
+        self._busy: set[str] = set()
+        self._patience = Patience()
+        self._threads = anyio.CapacityLimiter(2)
+        # What was last said of tasks that cannot be read, so that it is said once.
+        self._unreadable: dict[str, str] = {}
+        self._without_rules: set[str] = set()
+        self._observe: Callable[[Timing], None] | None = None
+        self.ended = False
+
+    def on_settlement(self, observe: Callable[[Timing], None]) -> None:
+        """Tell `observe` how long every settlement took, from whatever thread it ran in."""
+        self._observe = observe
+
+    def poke(self, task_ids: set[str]) -> None:
+        """Something has changed: look again now."""
+        self._wake.set()
+
+    def evaluator(self, task: Task) -> Evaluator | None:
+        """The evaluator of a task, made once."""
+        if task.task_id not in self._evaluators:
+            self._evaluators[task.task_id] = self._evaluator_for(task)
+        return self._evaluators[task.task_id]
+
+    async def run(self) -> None:
+        """Work until cancelled; `ended` says that it is over."""
+        try:
+            async with anyio.create_task_group() as group:
+                while True:
+                    self._wake.clear()
+                    pause = self._start_what_is_due(group, await anyio.to_thread.run_sync(self._look))
+                    with anyio.move_on_after(pause):
+                        await self._wake.wait()
+        finally:
+            self.ended = True
+
+    def _start_what_is_due(self, group: TaskGroup, tasks: list[tuple[Task, Micros]]) -> float:
+        """Start what is due; the seconds until something else is."""
+        now = self._clock.now()
+        for task, due in tasks:
+            if due <= now and task.task_id not in self._busy and self._has_rules(task):
+                self._busy.add(task.task_id)
+                group.start_soon(self._advance, task)
+        waiting = [(due - now) / SECOND for _, due in tasks if due > now]
+        return max(0.01, min([*waiting, _LONGEST_SLEEP_S]))
+
+    def _has_rules(self, task: Task) -> bool:
+        """Whether this coordinator can go on with a task. If not it says so once: another one may have its rules."""
+        missing = missing_rules(task.spec)
+        if missing and task.task_id not in self._without_rules:
+            self._without_rules.add(task.task_id)
+            _log.error("rules_not_loaded", task=task.task_id, reason="; ".join(missing.values()))
+        return not missing
+
+    def _look(self) -> list[tuple[Task, Micros]]:
+        """When each living task needs attention next; a task that cannot be read is left out. Never fails."""
+        now = self._clock.now()
+        try:
+            try:
+                return self._store.read(lambda tx: [due for task in tx.tasks.live() for due in _due(tx, task, now)])
+            except Exception as error:
+                if may_pass(error):
+                    raise
+            ids = self._store.read(lambda tx: tx.tasks.live_ids())
+            return [due for task_id in ids for due in self._look_at(task_id, now)]
+        except Exception as error:
+            _log.warning("store_unavailable", reason=str(error))
+            return []
+
+    def _look_at(self, task_id: str, now: Micros) -> list[tuple[Task, Micros]]:
+        """The same for one task."""
+        try:
+            return self._store.read(lambda tx: _due(tx, locked(tx, task_id), now))
+        except Exception as error:
+            if self._unreadable.get(task_id) != str(error):
+                self._unreadable[task_id] = str(error)
+                _log.error("task_unreadable", task=task_id, reason=str(error))
+            return []
+
+    async def keep_clean(self) -> None:
+        """Sweep blobs that nothing refers to, now and then, until cancelled."""
+        while True:
+            try:
+                removed = await anyio.to_thread.run_sync(sweep, self._store, limiter=self._threads)
+                if removed:
+                    _log.info("blobs_swept", removed=removed)
+            except Exception as error:
+                _log.warning("sweep_failed", reason=str(error))
+            await anyio.sleep(_SWEEP_EVERY_S)
+
+    async def _advance(self, task: Task) -> None:
+        try:
+            await anyio.to_thread.run_sync(self._advance_blocking, task, limiter=self._threads)
+        except Exception as error:
+            # A fault in one task must not stop the others.
+            await anyio.sleep(await anyio.to_thread.run_sync(self._after_failure, task.task_id, error))
+        finally:
+            self._busy.discard(task.task_id)
+            self._wake.set()
+
+    def _after_failure(self, task_id: str, error: Exception) -> float:
+        """Log a failed step; the seconds until it may be tried again. A task that fails too often has ended."""
+        if may_pass(error):
+            _log.warning("step_failed", task=task_id, reason=str(error))
+            return _TRANSIENT_PAUSE_S
+        _log.error("step_failed", task=task_id, exc_info=error)
+        try:
+            step = self._store.read(lambda tx: current_step(tx, task_id))
+            pause = self._patience.pause_after(task_id, step)
+            now = self._clock.now()
+            if pause is None and self._store.write(lambda tx: give_up(tx, task_id, step, error, now)):
+                _log.error("task_failed", task=task_id, reason=EndReason.STEP_FAILED.value)
+        except Exception as another:
+            # Whatever it is, the next failure of this step comes here again.
+            _log.warning("store_unavailable", reason=str(another))
+            return _TRANSIENT_PAUSE_S
+        return pause or 0.0
+
+    def _advance_blocking(self, task: Task) -> None:
+        now = self._clock.now()
+        if task.state is TaskState.ENROLLING:
+            self._store.write(lambda tx: _select_if_due(tx, task.task_id, now))
+        elif settle_if_due(self._store, task.task_id, self.evaluator(task), now, observe=self._observe):
+            _log.info("round_closed", task=task.task_id)
+
+
+def _select_if_due(tx: Transaction, task_id: str, now: Micros) -> None:
+    task = locked(tx, task_id)
+    if task.state is TaskState.ENROLLING and selection_is_due(tx, task, now):
+        select_clients(tx, task, now)
+
+
+def _due(tx: Transaction, task: Task, now: Micros) -> list[tuple[Task, Micros]]:
+    """The task and when it needs attention next; nothing where it needs none."""
+    if task.state is TaskState.ENROLLING:
+        return [(task, now if selection_is_due(tx, task, now) else max(selection_time(task), now + SECOND))]
+    held = tx.rounds.latest(task.task_id)
+    if held is None or held.state is not RoundState.OPEN:
+        return []
+    if is_complete(tx, held, now):
+        return [(task, now)]
+    return [(task, held.declare_by + 1 if now <= held.declare_by else held.deliver_by + 1)]

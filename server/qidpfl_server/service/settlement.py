@@ -1,0 +1,268 @@
+"""How a round ends: audit, average, evaluate, pay; or void and try again.
+
+The heavy part (reading updates, averaging, evaluating) happens outside any transaction on a snapshot of the round; one
+closing transaction then checks that nothing has changed, and writes everything at once. Several processes may do the
+heavy part at the same time: only one of them closes the round.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from qidpfl_shared.core.aggregation import ModelDiverged
+from qidpfl_shared.core.money import split_reward
+from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.failpoints import failpoint
+from qidpfl_shared.protocol.messages import RoundState, TaskState
+from qidpfl_shared.protocol.wire import decode
+
+from ..clock import Micros, seconds
+from ..domain import BudgetState, EndReason, Model, Round, Task
+from ..errors import DamagedState, StoreBusy
+from ..store.blobs import Blobs
+from ..store.store import Store
+from ..store.transaction import Transaction
+from .aggregation import next_state
+from .evaluation import Evaluation, Evaluator
+from .judgement import Judgement, Snapshot, judge
+from .lifecycle import active_clients, end_task, locked
+from .models import require_stored, save_model
+from .planning import is_complete, open_round
+from .settlement_timer import Stopwatch, Timing
+
+_STOP_ATTEMPTS = 20
+
+
+def settle_if_due(
+    store: Store,
+    task_id: str,
+    evaluator: Evaluator | None,
+    clock_now: Micros,
+    *,
+    stop: bool = False,
+    observe: Callable[[Timing], None] | None = None,
+) -> bool:
+    """Settle, void or end the current round of a task if it is time (or the admin says stop). Blocks.
+
+    `observe` hears how long it took if this process has settled the round.
+    """
+    watch = Stopwatch(clock_now)
+    snapshot = store.read(lambda tx: _snapshot(tx, task_id, clock_now, stop=stop), snapshot=True)
+    if snapshot is None:
+        return False
+    judgement = judge(snapshot)
+    if len(judgement.accepted) < snapshot.held.min_updates:
+        return store.write(lambda tx: _void(tx, snapshot, watch.now(), stop=stop))
+    try:
+        model = _next_model(store.blobs, snapshot, judgement)
+        with watch.evaluating():
+            evaluation = _evaluate(store.blobs, snapshot, model, evaluator)
+    except (DamagedState, ModelDiverged) as error:
+        reason = EndReason.STATE_DAMAGED if isinstance(error, DamagedState) else EndReason.MODEL_DIVERGED
+        detail = str(error)
+        return store.write(lambda tx: _fail(tx, snapshot, reason, detail, watch.now()))
+    failpoint("settle.model_written")
+    closed = store.write(lambda tx: _close(tx, snapshot, judgement, model, evaluation, watch, stop=stop))
+    failpoint("settle.after_commit")
+    if closed and observe is not None:
+        observe(watch.timing(evaluated=evaluation is not None))
+    return closed
+
+
+def stop_task(store: Store, task_id: str, evaluator: Evaluator | None, clock_now: Micros) -> None:
+    """Stop a task: its open round is settled if enough updates are there, else voided. Blocks."""
+    store.write(lambda tx: _stop_while_enrolling(tx, task_id, clock_now))
+    watch = Stopwatch(clock_now)
+    for _ in range(_STOP_ATTEMPTS):
+        # An upload that arrives meanwhile changes the round: then the same again with what is there now.
+        if settle_if_due(store, task_id, evaluator, watch.now(), stop=True) or _has_ended(store, task_id):
+            return
+    raise StoreBusy("the open round keeps changing; try again")
+
+
+def _has_ended(store: Store, task_id: str) -> bool:
+    task = store.read(lambda tx: tx.tasks.get(task_id))
+    return task is None or task.ended
+
+
+def _stop_while_enrolling(tx: Transaction, task_id: str, now: Micros) -> None:
+    task = locked(tx, task_id)
+    if task.state is TaskState.ENROLLING:
+        end_task(tx, task, TaskState.STOPPED, EndReason.STOPPED, now)
+
+
+def _snapshot(tx: Transaction, task_id: str, now: Micros, *, stop: bool) -> Snapshot | None:
+    task = tx.tasks.get(task_id)
+    held = tx.rounds.latest(task_id)
+    if task is None or task.ended or held is None or held.state is not RoundState.OPEN:
+        return None
+    if not stop and not is_complete(tx, held, now):
+        return None
+    base = tx.tasks.model(task_id, held.base_version)
+    if base is None:
+        raise DamagedState(f"model version {held.base_version} of task {task_id} is missing from table models")
+    return Snapshot(
+        task=task,
+        held=held,
+        base=base,
+        clients={client.client_id: client for client in tx.clients.of_task(task_id)},
+        invitations=tx.rounds.invitations(task_id, held.round_number),
+        budgets=tx.rounds.budgets(task_id, held.round_number),
+        updates=tx.rounds.updates(task_id, held.round_number),
+    )
+
+
+def _next_model(blobs: Blobs, snapshot: Snapshot, judgement: Judgement) -> Model:
+    """The next version, written durably."""
+    state = next_state(
+        blobs,
+        snapshot.task,
+        snapshot.base,
+        [snapshot.clients[known] for known in judgement.accepted],
+        snapshot.budgets,
+        snapshot.updates,
+    )
+    failpoint("settle.aggregate_computed")
+    return save_model(blobs, snapshot.held.round_number, state)
+
+
+def _evaluate(blobs: Blobs, snapshot: Snapshot, model: Model, evaluator: Evaluator | None) -> Evaluation | None:
+    if evaluator is None:
+        return None
+    spec = snapshot.task.spec
+    return evaluator.evaluate(spec, decode(blobs.get(model.digest), dimension=spec.dimension))
+
+
+def _close(
+    tx: Transaction,
+    snapshot: Snapshot,
+    judgement: Judgement,
+    model: Model,
+    evaluation: Evaluation | None,
+    watch: Stopwatch,
+    *,
+    stop: bool,
+) -> bool:
+    """The one transaction that closes a round: payments, model, misses, and what comes next."""
+    now = watch.now()
+    task, held = _unchanged(tx, snapshot)
+    if held is None:
+        return False
+    require_stored(tx.blobs, model)
+    payments, kept = _payments(snapshot, judgement)
+    # Before the next round is opened: how this one went may decide what that pays.
+    tx.rounds.change(
+        held,
+        state=RoundState.SETTLED,
+        kept_micro=kept,
+        declared_total=math.fsum(budget.rho for budget in snapshot.budgets.values()),
+        accuracy=evaluation.reported.accuracy if evaluation else None,
+        loss=evaluation.reported.loss if evaluation else None,
+        settled_at=now,
+    )
+    for client_id, verdict in judgement.verdicts.items():
+        tx.rounds.judge(held, client_id, verdict=verdict, accepted=client_id in judgement.accepted)
+    tx.rounds.pay(held, payments)
+    tx.tasks.add_model(task.task_id, model, now)
+    _count_misses(tx, snapshot)
+    detail = f"{len(judgement.accepted)} updates, {sum(payments.values())} micro paid, {kept} kept"
+    tx.events.add(task.task_id, "round.settled", at=now, round_number=held.round_number, detail=detail)
+    tx.touch(task.task_id)
+    _continue(tx, task, held, evaluation, now, stop=stop)
+    # Last, so that nearly all of it has been timed.
+    timing = watch.timing(evaluated=evaluation is not None)
+    closed = replace(held, state=RoundState.SETTLED)
+    tx.rounds.change(closed, settlement_s=timing.settlement_s, evaluation_s=timing.evaluation_s)
+    failpoint("settle.before_commit")
+    return True
+
+
+def _continue(
+    tx: Transaction, task: Task, held: Round, evaluation: Evaluation | None, now: Micros, *, stop: bool
+) -> None:
+    """The next round, or the end: stopped, target reached, or all rounds played."""
+    target = task.spec.target_accuracy
+    if stop:
+        end_task(tx, task, TaskState.STOPPED, EndReason.STOPPED, now)
+    elif target is not None and evaluation is not None and evaluation.deciding.accuracy >= target:
+        end_task(tx, task, TaskState.FINISHED, EndReason.TARGET_REACHED, now)
+    elif held.round_number >= task.spec.game.horizon:
+        end_task(tx, task, TaskState.FINISHED, EndReason.HORIZON_REACHED, now)
+    else:
+        open_round(tx, task, held.round_number + 1, now)
+
+
+def _payments(snapshot: Snapshot, judgement: Judgement) -> tuple[dict[str, int], int]:
+    """The exact split of the reward over all who declared, in the order of ordinals."""
+    declared = sorted(
+        (known for known, budget in snapshot.budgets.items() if budget.rho > 0),
+        key=lambda known: snapshot.clients[known].ordinal,
+    )
+    split = split_reward(
+        reward_micro=snapshot.held.reward_micro,
+        declared=[snapshot.budgets[known].rho for known in declared],
+        delivered=[known in judgement.accepted for known in declared],
+    )
+    paid = dict(zip(declared, split.payments, strict=True))
+    return {known: amount for known, amount in paid.items() if known in judgement.accepted}, split.kept
+
+
+def _void(tx: Transaction, snapshot: Snapshot, now: Micros, *, stop: bool) -> bool:
+    """Too few updates: the same round again with new deadlines; what was declared and delivered stands."""
+    task, held = _unchanged(tx, snapshot)
+    if held is None:
+        return False
+    tx.events.add(task.task_id, "round.void", at=now, round_number=held.round_number, detail=f"attempt {held.attempt}")
+    tx.touch(task.task_id)
+    if stop or held.attempt >= task.spec.rounds.max_attempts:
+        tx.rounds.change(held, state=RoundState.VOID)
+        if stop:
+            end_task(tx, task, TaskState.STOPPED, EndReason.STOPPED, now)
+        else:
+            detail = f"round {held.round_number} after {held.attempt} attempts"
+            end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_UPDATES, now, detail)
+        return True
+    rules = task.spec.rounds
+    tx.rounds.change(
+        held,
+        attempt=held.attempt + 1,
+        declare_by=now + seconds(rules.declare_s),
+        deliver_by=now + seconds(rules.declare_s + rules.deliver_s),
+    )
+    return True
+
+
+def _fail(tx: Transaction, snapshot: Snapshot, reason: EndReason, detail: str, now: Micros) -> bool:
+    task, held = _unchanged(tx, snapshot)
+    if held is None:
+        return False
+    tx.rounds.change(held, state=RoundState.VOID)
+    end_task(tx, task, TaskState.FAILED, reason, now, detail)
+    return True
+
+
+def _unchanged(tx: Transaction, snapshot: Snapshot) -> tuple[Task, Round | None]:
+    """The task, held, and the round if it is still what the snapshot says."""
+    task = locked(tx, snapshot.task.task_id)
+    held = tx.rounds.get(task.task_id, snapshot.held.round_number)
+    same = (
+        not task.ended
+        and held == snapshot.held
+        and tx.rounds.update_count(task.task_id, snapshot.held.round_number) == len(snapshot.updates)
+        and tx.rounds.budgets(task.task_id, snapshot.held.round_number) == snapshot.budgets
+    )
+    return task, held if same else None
+
+
+def _count_misses(tx: Transaction, snapshot: Snapshot) -> None:
+    """Settled rounds missed in a row: neither delivered nor declined in time. Too many, and a client is set aside."""
+    limit = snapshot.task.spec.rounds.set_aside_after
+    here = {client.client_id for client in active_clients(tx, snapshot.task.task_id)}
+    for client_id, invitation in snapshot.invitations.items():
+        if invitation.standing is not Standing.INVITED or client_id not in here:
+            continue
+        answer = snapshot.budgets.get(client_id)
+        answered = client_id in snapshot.updates or (answer is not None and answer.state is BudgetState.DECLINED)
+        misses = 0 if answered else snapshot.clients[client_id].misses + 1
+        if misses != snapshot.clients[client_id].misses:
+            tx.clients.change(client_id, misses=misses, set_aside=misses >= limit)

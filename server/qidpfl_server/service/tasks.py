@@ -1,0 +1,139 @@
+"""What an admin does with a task: create it, give it its first model, start it. (Stopping it is in `settlement`.)"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qidpfl_shared.core.aggregation import Parameters, ServerState
+from qidpfl_shared.failpoints import failpoint
+from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.messages import TaskState
+from qidpfl_shared.protocol.presets import UnknownPreset, preset
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+
+from ..clock import Micros
+from ..domain import ClientState, Model, Task
+from ..errors import Refused
+from ..identifiers import hash_secret, new_id, new_secret
+from ..plugins.rules import require_rules
+from ..store.blobs import Blobs, StagedBlob
+from ..store.transaction import Transaction
+from .enrolment import select_clients
+from .lifecycle import locked
+from .models import initial_parameters, require_stored, save_model
+
+
+@dataclass(frozen=True)
+class CreatedTask:
+    """A new task and its enrolment codes, which are shown here and never again."""
+
+    task: Task
+    codes: tuple[str, ...]
+
+
+def task_spec(preset_name: str, overrides: Mapping[str, Any] | None) -> TaskSpec:
+    """The spec of a preset with overrides, whose rules are loaded here.
+
+    Raises `Refused`, or pydantic's error for an impossible value.
+    """
+    try:
+        spec = preset(preset_name, overrides)
+    except UnknownPreset as error:
+        raise Refused(ErrorCode.UNKNOWN_PRESET, str(error)) from error
+    require_rules(spec)
+    return spec
+
+
+def save_initial_model(blobs: Blobs, spec: TaskSpec, parameters: Parameters | None = None) -> Model:
+    """Write version 0, from the workload or as given."""
+    return save_model(blobs, 0, ServerState.start(initial_parameters(spec) if parameters is None else parameters))
+
+
+def new_codes(task_id: str, count: int) -> tuple[str, ...]:
+    """Enrolment codes of a task."""
+    return tuple(f"{task_id}.{new_secret()}" for _ in range(count))
+
+
+def create_task(
+    tx: Transaction,
+    *,
+    name: str,
+    preset_name: str | None,
+    spec: TaskSpec,
+    model: Model,
+    now: Micros,
+    single_use_codes: int = 0,
+    task_id: str | None = None,
+    codes: tuple[str, ...] = (),
+) -> CreatedTask:
+    """A new task that takes clients from now on; with one enrolment code for many, or some for one client each.
+
+    Who has to write the code down before the task exists gives its id and code.
+    """
+    task_id = task_id or new_id()
+    if tx.tasks.by_name(name) is not None:
+        raise Refused(ErrorCode.TASK_EXISTS, f"there is already a task named {name!r}")
+    if tx.tasks.get(name) is not None:
+        raise Refused(ErrorCode.TASK_EXISTS, f"{name!r} is the id of another task")
+    task = Task(
+        task_id=task_id,
+        name=name,
+        preset=preset_name,
+        spec=spec,
+        spec_digest=spec.digest,
+        state=TaskState.ENROLLING,
+        reason=None,
+        opened_at=now,
+        last_enrolment_at=now,
+        ended_at=None,
+    )
+    require_stored(tx.blobs, model)
+    tx.tasks.insert(task)
+    tx.tasks.add_model(task.task_id, model, now)
+    codes = codes or new_codes(task_id, max(1, single_use_codes))
+    for code in codes:
+        tx.tasks.add_code(task.task_id, hash_secret(code), single_use=single_use_codes > 0)
+    tx.events.add(task.task_id, "task.created", at=now, detail=name)
+    tx.touch(task.task_id)
+    return CreatedTask(task, codes)
+
+
+def known_initial_model(tx: Transaction, task_id: str, digest: str) -> Model | None:
+    """Version 0 if it has this digest already, in whatever state the task is; None where it may be given now."""
+    task = locked(tx, task_id)
+    known = tx.tasks.model(task_id, 0)
+    if known is not None and known.digest == digest:
+        return known
+    if task.ended:
+        raise Refused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
+    if task.state is not TaskState.ENROLLING:
+        raise Refused(ErrorCode.MODEL_FROZEN, "the first round has been announced with another version 0")
+    return None
+
+
+def give_initial_model(tx: Transaction, task_id: str, blob: StagedBlob, now: Micros) -> Model:
+    """Put a staged model in the place of version 0, in one transaction. A repeat changes nothing."""
+    known = known_initial_model(tx, task_id, blob.digest)
+    if known is not None:
+        return known
+    model = Model(version=0, digest=blob.digest, momentum_digest=None)
+    tx.publish(blob)
+    tx.tasks.replace_model(task_id, model, now)
+    tx.events.add(task_id, "model.given", at=now, detail="version 0")
+    tx.touch(task_id)
+    failpoint("model.before_commit")
+    return model
+
+
+def start_task(tx: Transaction, task_id: str, now: Micros) -> None:
+    """Select now, without waiting for more clients. A task that already trains stays as it is."""
+    task = locked(tx, task_id)
+    if task.ended:
+        raise Refused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
+    if task.state is TaskState.ENROLLING:
+        require_rules(task.spec)
+        profiled = tx.clients.in_state(task_id, ClientState.PROFILED)
+        if len(profiled) < task.spec.rounds.min_clients:
+            detail = f"{len(profiled)} clients have a profile, {task.spec.rounds.min_clients} are needed"
+            raise Refused(ErrorCode.PROFILE_MISSING, detail)
+        select_clients(tx, task, now)

@@ -1,0 +1,292 @@
+"""What callers get to see of the state, as messages. Nobody sees another's budget while a round is open."""
+
+import math
+from dataclasses import dataclass
+
+from qidpfl_shared.core.money import MICRO
+from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.core.privacy.account import Release
+from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
+from qidpfl_shared.core.privacy.mechanisms import MechanismName
+from qidpfl_shared.core.utility import regrets
+from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.messages import (
+    Announcement,
+    ClientResult,
+    Ledger,
+    LedgerEntry,
+    ModelInfo,
+    RoundOffer,
+    RoundResult,
+    RoundState,
+    RoundTiming,
+    SelectionVerdict,
+    SpendState,
+    TaskState,
+    TaskSummary,
+    TaskView,
+)
+from qidpfl_shared.protocol.releases import histogram_release, round_release
+from qidpfl_shared.protocol.task_spec.parts import SelectionRule
+
+from ..clock import Micros, as_datetime, seconds_left
+from ..domain import Budget, BudgetState, Client, ClientState, Model, Round, Task, Update
+from ..errors import Refused
+from ..store.transaction import Transaction
+from .lifecycle import known_client
+
+
+@dataclass(frozen=True, kw_only=True)
+class Board:
+    """What is announced in a task at one moment, for everybody at once."""
+
+    task: Task
+    held: Round | None
+    base: Model | None
+    standings: dict[str, Standing]
+
+    def is_newer_than(self, after: tuple[int, int]) -> bool:
+        """Whether there is an open round, or attempt, that somebody who knows `after` has not seen."""
+        return self.held is not None and (self.held.round_number, self.held.attempt) > after
+
+    def announcement(self, client_id: str, now: Micros) -> Announcement:
+        """The announcement as one client sees it."""
+        if self.held is None or self.base is None or self.task.ended:
+            return Announcement(task_state=self.task.state, reason=self.task.reason)
+        return Announcement(task_state=self.task.state, round=self._offer(client_id, now))
+
+    def _offer(self, client_id: str, now: Micros) -> RoundOffer:
+        assert self.held is not None and self.base is not None
+        spec, held = self.task.spec, self.held
+        mechanism = spec.privacy.mechanism
+        return RoundOffer(
+            round_number=held.round_number,
+            attempt=held.attempt,
+            reward_micro=held.reward_micro,
+            total=held.total,
+            # A late joiner is not in the plan of a round that was open before it came.
+            standing=self.standings.get(client_id, Standing.SET_ASIDE),
+            model_version=self.base.version,
+            model_digest=self.base.digest,
+            mechanism=MechanismName(mechanism.name),
+            clip_norm=getattr(mechanism, "clip_norm", None),
+            dimension=spec.dimension,
+            rho_max=spec.bounds.rho_max,
+            noise=spec.privacy.noise,
+            declare_by=as_datetime(held.declare_by),
+            deliver_by=as_datetime(held.deliver_by),
+            declare_in_s=seconds_left(held.declare_by, now),
+            deliver_in_s=seconds_left(held.deliver_by, now),
+        )
+
+
+def board(tx: Transaction, task_id: str) -> Board | None:
+    """What is announced in a task now."""
+    task = tx.tasks.get(task_id)
+    if task is None:
+        return None
+    held = tx.rounds.latest(task_id)
+    if held is None or held.state is not RoundState.OPEN or task.ended:
+        return Board(task=task, held=None, base=None, standings={})
+    invitations = tx.rounds.invitations(task_id, held.round_number)
+    return Board(
+        task=task,
+        held=held,
+        base=tx.tasks.model(task_id, held.base_version),
+        standings={client_id: invitation.standing for client_id, invitation in invitations.items()},
+    )
+
+
+def task_summary(tx: Transaction, task: Task) -> TaskSummary:
+    """A task in a list."""
+    settled = sum(held.state is RoundState.SETTLED for held in tx.rounds.of_task(task.task_id))
+    return TaskSummary(
+        task_id=task.task_id,
+        name=task.name,
+        preset=task.preset,
+        state=task.state,
+        reason=task.reason,
+        settled_rounds=settled,
+        horizon=task.spec.game.horizon,
+        clients=tx.clients.count(task.task_id),
+        paid_micro=tx.rounds.paid_micro(task.task_id),
+    )
+
+
+def task_view(tx: Transaction, task: Task) -> TaskView:
+    """A task with its counts and its whole spec."""
+    return TaskView(**dict(task_summary(tx, task)), spec=task.spec, spec_digest=task.spec_digest)
+
+
+def selection_verdict(tx: Transaction, client_id: str) -> SelectionVerdict:
+    """A client's own label distance and verdict, and the counts."""
+    client = known_client(tx, client_id)
+    task = tx.tasks.get(client.task_id)
+    assert task is not None
+    everybody = tx.clients.of_task(client.task_id)
+    profiles = sum(other.has_profile for other in everybody)
+    if task.state is TaskState.ENROLLING or client.label_distance is None:
+        return SelectionVerdict(profiles=profiles)
+    rule = task.spec.selection
+    return SelectionVerdict(
+        selected=client.state is not ClientState.REFUSED,
+        label_distance=client.label_distance,
+        distance_threshold=rule.distance_threshold if rule.rule is SelectionRule.THRESHOLD else None,
+        filled_up=client.filled_up,
+        profiles=profiles,
+        selected_clients=sum(other.state in (ClientState.SELECTED, ClientState.LEFT) for other in everybody),
+    )
+
+
+def round_result(tx: Transaction, task: Task, round_number: int) -> RoundResult:
+    """A round and what came of it, with everybody's part once it is closed: for admin and viewer."""
+    held = tx.rounds.get(task.task_id, round_number)
+    if held is None:
+        raise Refused(ErrorCode.NOT_FOUND, f"round {round_number} has not been announced")
+    payments = tx.rounds.payments(task.task_id, round_number)
+    closed = held.state is not RoundState.OPEN
+    version = round_number if held.state is RoundState.SETTLED else held.base_version
+    model = tx.tasks.model(task.task_id, version)
+    return RoundResult(
+        round_number=round_number,
+        attempt=held.attempt,
+        state=held.state,
+        reward_micro=held.reward_micro,
+        paid_micro=sum(payments.values()),
+        kept_micro=held.kept_micro or 0,
+        total=held.total,
+        declared_total=held.declared_total,
+        updates=tx.rounds.update_count(task.task_id, round_number),
+        model_version=version,
+        model_digest=None if model is None else model.digest,
+        accuracy=held.accuracy,
+        loss=held.loss,
+        timing=_timing(held),
+        clients=tuple(_client_results(tx, task, held, payments)) if closed else None,
+    )
+
+
+def as_seen_by(result: RoundResult, client_id: str) -> RoundResult:
+    """A round for one client: the totals and itself."""
+    own = next((part for part in result.clients or () if part.client_id == client_id), None)
+    return result.model_copy(update={"own": own, "clients": None})
+
+
+def _timing(held: Round) -> RoundTiming | None:
+    if held.opened_at is None:
+        return None
+    return RoundTiming(
+        opened_at=as_datetime(held.opened_at),
+        settled_at=None if held.settled_at is None else as_datetime(held.settled_at),
+        settlement_s=held.settlement_s,
+        evaluation_s=held.evaluation_s,
+    )
+
+
+def _client_results(tx: Transaction, task: Task, held: Round, payments: dict[str, int]) -> list[ClientResult]:
+    budgets = tx.rounds.budgets(task.task_id, held.round_number)
+    updates = tx.rounds.updates(task.task_id, held.round_number)
+    invitations = tx.rounds.invitations(task.task_id, held.round_number)
+    clients = [client for client in tx.clients.of_task(task.task_id) if client.client_id in invitations]
+    regret = _regrets(task, held, clients, budgets)
+    results = []
+    for client in clients:
+        budget, update = budgets.get(client.client_id), updates.get(client.client_id)
+        results.append(
+            ClientResult(
+                client_id=client.client_id,
+                ordinal=client.ordinal,
+                standing=invitations[client.client_id].standing,
+                rho=budget.rho if budget else 0.0,
+                declined=budget is not None and budget.state is BudgetState.DECLINED,
+                delivered=update is not None,
+                verdict=update.verdict if update else None,
+                accepted=bool(update and update.accepted),
+                payment_micro=payments.get(client.client_id, 0),
+                regret=regret.get(client.client_id),
+            )
+        )
+    return results
+
+
+def _regrets(task: Task, held: Round, clients: list[Client], budgets: dict[str, Budget]) -> dict[str, float]:
+    """What each bidder could have gained by another budget, as far as its profile tells."""
+    bidders = [client for client in clients if client.client_id in budgets and budgets[client.client_id].rho > 0]
+    if not bidders:
+        return {}
+    found = regrets(
+        reward=held.reward_micro / MICRO,
+        budgets=[budgets[client.client_id].rho for client in bidders],
+        privacy_values=[client.privacy_value or 1.0 for client in bidders],
+        privacy_weight=task.spec.game.privacy_weight,
+        caps=[min(task.spec.bounds.rho_max, client.rho_limit) for client in bidders],
+    )
+    return {client.client_id: float(value) for client, value in zip(bidders, found, strict=True)}
+
+
+def ledger(tx: Transaction, client_id: str) -> Ledger:
+    """A client's own account with a task: the histogram, then every round it answered."""
+    client = known_client(tx, client_id)
+    task = tx.tasks.get(client.task_id)
+    assert task is not None
+    entries = [_entry(histogram_release(client.histogram_rho), SpendState.SPENT)] if client.has_profile else []
+    entries += [
+        _round_entry(task, client, held, budget, update, paid)
+        for held, budget, update, paid in tx.rounds.history(task.task_id, client.client_id)
+        if budget.state is not BudgetState.DECLINED or budget.rho > 0
+    ]
+    proven = [
+        math.inf if entry.proven_rho is None else entry.proven_rho
+        for entry in entries
+        if entry.state in (SpendState.SPENT, SpendState.SPENT_UNPAID)
+    ]
+    spent = math.fsum(proven)
+    delta = task.spec.privacy.delta
+    return Ledger(
+        client_id=client.client_id,
+        entries=tuple(entries),
+        spent_rho=spent if math.isfinite(spent) else None,
+        epsilon=epsilon_from_rho(rho=spent, delta=delta) if math.isfinite(spent) else None,
+        delta=delta,
+        earned_micro=sum(entry.payment_micro or 0 for entry in entries),
+    )
+
+
+def _round_entry(
+    task: Task, client: Client, held: Round, budget: Budget, update: Update | None, paid: int | None
+) -> LedgerEntry:
+    release = round_release(
+        privacy=task.spec.privacy, round_number=held.round_number, rho=budget.rho, size=client.size or 1
+    )
+    if update is None:
+        closed = held.state is not RoundState.OPEN or budget.state is BudgetState.DECLINED
+        state = SpendState.FREED if closed else SpendState.RESERVED
+    elif not update.accepted and (held.state is not RoundState.OPEN or task.ended):
+        state = SpendState.SPENT_UNPAID
+    else:
+        state = SpendState.SPENT
+    return _entry(release, state, digest=update.digest if update else None, payment_micro=paid)
+
+
+def _entry(
+    release: Release, state: SpendState, *, digest: str | None = None, payment_micro: int | None = None
+) -> LedgerEntry:
+    return LedgerEntry(
+        release=release.name,
+        mechanism=release.mechanism,
+        state=state,
+        rho=release.rho,
+        proven_rho=None if release.unprotected else release.proven_rho,
+        digest=digest,
+        payment_micro=payment_micro,
+    )
+
+
+def model_info(task: Task, model: Model) -> ModelInfo:
+    """A version of the model."""
+    return ModelInfo(
+        version=model.version,
+        digest=model.digest,
+        dimension=task.spec.dimension,
+        byte_length=task.spec.layout.byte_length,
+    )

@@ -1,0 +1,1 @@
+"""Reads and writes of the tables, one module per subject."""

@@ -1,0 +1,93 @@
+"""Clients of a task."""
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
+
+from ...clock import Micros
+from ...domain import Client, ClientState
+from ..schema import clients
+from ..soundness import rows_of
+
+# Built once: to build a statement costs several times as much as to run it.
+_SOME = select(clients).where(clients.c.client_id.in_(bindparam("client_ids", expanding=True)))
+
+
+class ClientRows:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def insert(self, client: Client, *, key_hash: str, token_hash: str, at: Micros) -> None:
+        self._connection.execute(
+            insert(clients).values(
+                client_id=client.client_id,
+                task_id=client.task_id,
+                ordinal=client.ordinal,
+                state=client.state,
+                key_hash=key_hash,
+                token_hash=token_hash,
+                enrolled_at=at,
+            )
+        )
+
+    def get(self, client_id: str) -> Client | None:
+        return self._one(clients.c.client_id == client_id)
+
+    def some(self, client_ids: Collection[str]) -> dict[str, Client]:
+        """The clients with these ids, as far as they are known."""
+        rows = self._connection.execute(_SOME, {"client_ids": list(client_ids)})
+        return {row.client_id: _client(row) for row in rows}
+
+    def by_token(self, token_hash: str) -> Client | None:
+        return self._one(clients.c.token_hash == token_hash)
+
+    def by_key(self, task_id: str, key_hash: str) -> Client | None:
+        return self._one(clients.c.task_id == task_id, clients.c.key_hash == key_hash)
+
+    def of_task(self, task_id: str) -> list[Client]:
+        """All clients in the order of their ordinals."""
+        query = select(clients).where(clients.c.task_id == task_id).order_by(clients.c.ordinal)
+        return [_client(row) for row in self._connection.execute(query)]
+
+    def in_state(self, task_id: str, *states: ClientState) -> list[Client]:
+        return [client for client in self.of_task(task_id) if client.state in states]
+
+    def count(self, task_id: str) -> int:
+        query = select(func.count()).select_from(clients).where(clients.c.task_id == task_id)
+        return int(self._connection.execute(query).scalar_one())
+
+    def ordinals(self, task_id: str) -> set[int]:
+        return set(self._connection.execute(select(clients.c.ordinal).where(clients.c.task_id == task_id)).scalars())
+
+    def change(self, client_id: str, **values: Any) -> None:
+        """Set some columns of a client; `label_counts` as a tuple."""
+        if values.get("label_counts") is not None:
+            values["label_counts"] = json.dumps(values["label_counts"])
+        self._connection.execute(update(clients).where(clients.c.client_id == client_id).values(**values))
+
+    def _one(self, *where: Any) -> Client | None:
+        row = self._connection.execute(select(clients).where(*where)).one_or_none()
+        return None if row is None else _client(row)
+
+
+@rows_of(clients)
+def _client(row: Row[Any]) -> Client:
+    return Client(
+        client_id=row.client_id,
+        task_id=row.task_id,
+        ordinal=row.ordinal,
+        state=ClientState(row.state),
+        label_counts=None if row.label_counts is None else tuple(json.loads(row.label_counts)),
+        size=row.size,
+        privacy_value=row.privacy_value,
+        histogram_rho=row.histogram_rho,
+        rho_cap=row.rho_cap,
+        lifetime_rho=row.lifetime_rho,
+        label_distance=row.label_distance,
+        filled_up=row.filled_up,
+        misses=row.misses,
+        set_aside=row.set_aside,
+        coming_back=row.coming_back,
+    )

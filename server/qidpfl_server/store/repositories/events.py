@@ -1,0 +1,34 @@
+"""The live feed of a task."""
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select
+
+from qidpfl_shared.protocol.messages import Event
+
+from ...clock import Micros, as_datetime
+from ..schema import events
+from ..soundness import rows_of
+
+
+class EventRows:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(
+        self, task_id: str, kind: str, *, at: Micros, round_number: int | None = None, detail: str | None = None
+    ) -> None:
+        self._connection.execute(
+            insert(events).values(task_id=task_id, at=at, kind=kind, round_number=round_number, detail=detail)
+        )
+
+    def after(self, task_id: str, event_id: int, *, limit: int = 500) -> list[Event]:
+        query = (
+            select(events).where(events.c.task_id == task_id, events.c.id > event_id).order_by(events.c.id).limit(limit)
+        )
+        return [_event(row) for row in self._connection.execute(query)]
+
+
+@rows_of(events)
+def _event(row: Row[Any]) -> Event:
+    return Event(id=row.id, at=as_datetime(row.at), kind=row.kind, round_number=row.round_number, detail=row.detail)

@@ -1,0 +1,260 @@
+"""Rounds, and what happens once per round and client: invitations, budgets, updates, payments."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, Table, func, insert, select, update
+
+from qidpfl_shared.core.noise_audit import NoiseVerdict
+from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.protocol.messages import RoundState
+
+from ...domain import Budget, BudgetState, Invitation, Round, Update
+from ..schema import budgets, invitations, payments, rounds, updates
+from ..soundness import rows_of
+from .round_queries import (
+    AWAITED,
+    KNOWN_DIGESTS,
+    LATEST,
+    OF_CLIENTS,
+    OF_ROUND,
+    PUT_BUDGET,
+    ROUND,
+    SPENT_BY_ALL,
+    SPENT_BY_SOME,
+)
+
+# More clients than this are not named one by one in a statement.
+_MOST_NAMED = 1000
+
+
+class RoundRows:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def insert(self, new: Round) -> None:
+        self._connection.execute(
+            insert(rounds).values(
+                task_id=new.task_id,
+                round_number=new.round_number,
+                attempt=new.attempt,
+                state=new.state,
+                reward_micro=new.reward_micro,
+                total=new.total,
+                min_updates=new.min_updates,
+                base_version=new.base_version,
+                declare_by=new.declare_by,
+                deliver_by=new.deliver_by,
+                opened_at=new.opened_at,
+            )
+        )
+
+    def get(self, task_id: str, round_number: int) -> Round | None:
+        row = self._connection.execute(ROUND, {"task_id": task_id, "round_number": round_number}).one_or_none()
+        return None if row is None else _round(row)
+
+    def latest(self, task_id: str) -> Round | None:
+        row = self._connection.execute(LATEST, {"task_id": task_id}).one_or_none()
+        return None if row is None else _round(row)
+
+    def of_task(self, task_id: str) -> list[Round]:
+        query = select(rounds).where(rounds.c.task_id == task_id).order_by(rounds.c.round_number)
+        return [_round(row) for row in self._connection.execute(query)]
+
+    def change(self, known: Round, **values: Any) -> bool:
+        """Change a round if it is still in the known state and attempt."""
+        where = (
+            rounds.c.task_id == known.task_id,
+            rounds.c.round_number == known.round_number,
+            rounds.c.state == known.state,
+            rounds.c.attempt == known.attempt,
+        )
+        return self._connection.execute(update(rounds).where(*where).values(**values)).rowcount == 1
+
+    def invite(self, known: Round, standings: Sequence[Invitation]) -> None:
+        rows = [
+            _key(known, invitation.client_id)
+            | {"standing": invitation.standing, "expected_rho": invitation.expected_rho}
+            for invitation in standings
+        ]
+        if rows:
+            self._connection.execute(insert(invitations), rows)
+
+    def invitations(
+        self, task_id: str, round_number: int, among: Collection[str] | None = None
+    ) -> dict[str, Invitation]:
+        """The invitations of a round, by client; only of some clients where `among` names them."""
+        return {row.client_id: _invitation(row) for row in self._of_round(invitations, task_id, round_number, among)}
+
+    def awaits(self, task_id: str, round_number: int, *, silent: bool) -> bool:
+        """Whether an invited client may still deliver: one with a budget or, with `silent`, one without an answer."""
+        key = {"task_id": task_id, "round_number": round_number}
+        return self._connection.execute(AWAITED[silent], key).scalar() is not None
+
+    def put_budget(self, known: Round, *answers: Budget) -> None:
+        """Insert or replace clients' answers."""
+        rows = [
+            _key(known, answer.client_id)
+            | {
+                "state": answer.state,
+                "rho": answer.rho,
+                "reason": answer.reason,
+                "recorded_at": answer.recorded_at,
+            }
+            for answer in answers
+        ]
+        if rows:
+            self._connection.execute(PUT_BUDGET, rows)
+
+    def budgets(self, task_id: str, round_number: int, among: Collection[str] | None = None) -> dict[str, Budget]:
+        return {row.client_id: _budget(row) for row in self._of_round(budgets, task_id, round_number, among)}
+
+    def insert_update(self, known: Round, *new: Update) -> None:
+        rows = [
+            _key(known, update.client_id)
+            | {
+                "digest": update.digest,
+                "byte_length": update.byte_length,
+                "squared_norm": update.squared_norm,
+                "received_at": update.received_at,
+            }
+            for update in new
+        ]
+        if rows:
+            self._connection.execute(insert(updates), rows)
+
+    def updates(self, task_id: str, round_number: int, among: Collection[str] | None = None) -> dict[str, Update]:
+        return {row.client_id: _update(row) for row in self._of_round(updates, task_id, round_number, among)}
+
+    def update_digests(self, task_id: str, *, after_round: int) -> set[str]:
+        """The digests of all updates of later rounds."""
+        query = select(updates.c.digest).where(updates.c.task_id == task_id, updates.c.round_number > after_round)
+        return set(self._connection.execute(query).scalars())
+
+    def update_count(self, task_id: str, round_number: int) -> int:
+        query = (
+            select(func.count())
+            .select_from(updates)
+            .where(updates.c.task_id == task_id, updates.c.round_number == round_number)
+        )
+        return int(self._connection.execute(query).scalar_one())
+
+    def known_digests(self, task_id: str, digests: Collection[str]) -> set[str]:
+        """Which of these are the bytes of an update of the task."""
+        where = {"task_id": task_id, "digests": list(digests)}
+        return set(self._connection.execute(KNOWN_DIGESTS, where).scalars())
+
+    def judge(self, known: Round, client_id: str, *, verdict: NoiseVerdict | None, accepted: bool) -> None:
+        where = _where(updates, known.task_id, known.round_number, client_id)
+        self._connection.execute(update(updates).where(*where).values(verdict=verdict, accepted=accepted))
+
+    def pay(self, known: Round, amounts: dict[str, int]) -> None:
+        rows = [_key(known, client_id) | {"amount_micro": amount} for client_id, amount in amounts.items()]
+        if rows:
+            self._connection.execute(insert(payments), rows)
+
+    def payments(self, task_id: str, round_number: int) -> dict[str, int]:
+        return {row.client_id: _amount(row) for row in self._of_round(payments, task_id, round_number)}
+
+    def paid_micro(self, task_id: str) -> int:
+        query = select(func.sum(payments.c.amount_micro)).where(payments.c.task_id == task_id)
+        return int(self._connection.execute(query).scalar() or 0)
+
+    def history(self, task_id: str, client_id: str) -> list[tuple[Round, Budget, Update | None, int | None]]:
+        """Every round a client has answered: its budget, its update and its payment."""
+        own = (budgets.c.task_id == task_id, budgets.c.client_id == client_id)
+        answered = self._connection.execute(select(budgets).where(*own).order_by(budgets.c.round_number)).all()
+        known = {held.round_number: held for held in self.of_task(task_id)}
+        sent = {row.round_number: _update(row) for row in self._of_client(updates, task_id, client_id)}
+        paid = {row.round_number: _amount(row) for row in self._of_client(payments, task_id, client_id)}
+        return [
+            (known[row.round_number], _budget(row), sent.get(row.round_number), paid.get(row.round_number))
+            for row in answered
+        ]
+
+    def spent_budgets(self, task_id: str, client_ids: Collection[str]) -> list[tuple[int, str, float]]:
+        """(round, client, rho) of every update that came from these clients."""
+        if len(client_ids) <= _MOST_NAMED:
+            rows = self._connection.execute(SPENT_BY_SOME, {"task_id": task_id, "client_ids": list(client_ids)})
+        else:
+            rows = self._connection.execute(SPENT_BY_ALL, {"task_id": task_id})
+        return [(number, client_id, rho) for number, client_id, rho in rows if client_id in client_ids]
+
+    def _of_round(
+        self, table: Table, task_id: str, round_number: int, among: Collection[str] | None = None
+    ) -> Sequence[Row[Any]]:
+        key: dict[str, Any] = {"task_id": task_id, "round_number": round_number}
+        if among is None:
+            return self._connection.execute(OF_ROUND[table], key).all()
+        return self._connection.execute(OF_CLIENTS[table], key | {"client_ids": list(among)}).all()
+
+    def _of_client(self, table: Table, task_id: str, client_id: str) -> Sequence[Row[Any]]:
+        where = (table.c.task_id == task_id, table.c.client_id == client_id)
+        return self._connection.execute(select(table).where(*where)).all()
+
+
+def _key(known: Round, client_id: str) -> dict[str, Any]:
+    return {"task_id": known.task_id, "round_number": known.round_number, "client_id": client_id}
+
+
+def _where(table: Table, task_id: str, round_number: int, client_id: str) -> tuple[Any, ...]:
+    return table.c.task_id == task_id, table.c.round_number == round_number, table.c.client_id == client_id
+
+
+@rows_of(rounds)
+def _round(row: Row[Any]) -> Round:
+    return Round(
+        task_id=row.task_id,
+        round_number=row.round_number,
+        attempt=row.attempt,
+        state=RoundState(row.state),
+        reward_micro=row.reward_micro,
+        total=row.total,
+        min_updates=row.min_updates,
+        base_version=row.base_version,
+        declare_by=row.declare_by,
+        deliver_by=row.deliver_by,
+        kept_micro=row.kept_micro,
+        declared_total=row.declared_total,
+        accuracy=row.accuracy,
+        loss=row.loss,
+        opened_at=row.opened_at,
+        settled_at=row.settled_at,
+        settlement_s=row.settlement_s,
+        evaluation_s=row.evaluation_s,
+    )
+
+
+@rows_of(budgets)
+def _budget(row: Row[Any]) -> Budget:
+    return Budget(
+        client_id=row.client_id,
+        state=BudgetState(row.state),
+        rho=row.rho,
+        reason=row.reason,
+        recorded_at=row.recorded_at,
+    )
+
+
+@rows_of(invitations)
+def _invitation(row: Row[Any]) -> Invitation:
+    return Invitation(client_id=row.client_id, standing=Standing(row.standing), expected_rho=row.expected_rho)
+
+
+@rows_of(payments)
+def _amount(row: Row[Any]) -> int:
+    amount: int = row.amount_micro
+    return amount
+
+
+@rows_of(updates)
+def _update(row: Row[Any]) -> Update:
+    return Update(
+        client_id=row.client_id,
+        digest=row.digest,
+        byte_length=row.byte_length,
+        squared_norm=row.squared_norm,
+        received_at=row.received_at,
+        verdict=None if row.verdict is None else NoiseVerdict(row.verdict),
+        accepted=row.accepted,
+    )

@@ -1,0 +1,168 @@
+"""Tasks, their enrolment codes and models."""
+
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
+
+from qidpfl_shared.protocol.messages import TaskState
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+
+from ...clock import Micros
+from ...domain import Model, Task
+from ...errors import DamagedState
+from ..schema import enrolment_codes, models, tasks
+from ..soundness import rows_of
+
+# Built once: to build a statement costs several times as much as to run it.
+_TASK = select(tasks).where(tasks.c.task_id == bindparam("task_id"))
+_TASK_HELD = _TASK.with_for_update()
+_LIVING = tasks.c.state.in_((TaskState.ENROLLING, TaskState.TRAINING))
+
+
+class TaskRows:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def insert(self, task: Task) -> None:
+        self._connection.execute(
+            insert(tasks).values(
+                task_id=task.task_id,
+                name=task.name,
+                preset=task.preset,
+                spec=task.spec.model_dump_json(),
+                spec_digest=task.spec_digest,
+                state=task.state,
+                opened_at=task.opened_at,
+                last_enrolment_at=task.last_enrolment_at,
+            )
+        )
+
+    def get(self, task_id: str) -> Task | None:
+        return self._one(_TASK, task_id=task_id)
+
+    def lock(self, task_id: str) -> Task | None:
+        """The task, held until the end of the transaction: all changes of one task happen one after the other.
+
+        Whoever only reads holds nothing, and waits for nobody.
+        """
+        reading = self._connection.get_execution_options().get("read_only", False)
+        return self._one(_TASK if reading else _TASK_HELD, task_id=task_id)
+
+    def by_name(self, name: str) -> Task | None:
+        return self._one(select(tasks).where(tasks.c.name == name))
+
+    def all(self) -> list[Task]:
+        rows = self._connection.execute(select(tasks).order_by(tasks.c.opened_at, tasks.c.task_id))
+        return [_task(row) for row in rows]
+
+    def count(self) -> int:
+        return int(self._connection.execute(select(func.count()).select_from(tasks)).scalar_one())
+
+    def live(self) -> list[Task]:
+        """The tasks that have not ended."""
+        rows = self._connection.execute(select(tasks).where(_LIVING).order_by(tasks.c.task_id))
+        return [_task(row) for row in rows]
+
+    def live_ids(self) -> list[str]:
+        """The ids of the tasks that have not ended, whatever else of them can be read."""
+        query = select(tasks.c.task_id).where(_LIVING).order_by(tasks.c.task_id)
+        return list(self._connection.execute(query).scalars())
+
+    def move(self, task_id: str, *, before: TaskState, after: TaskState) -> bool:
+        """Change the state if it is still the expected one."""
+        return self._changed(task_id, before, state=after)
+
+    def end(self, task_id: str, *, before: TaskState, after: TaskState, reason: str, at: Micros) -> bool:
+        """End a task if it is still in the expected state."""
+        return self._changed(task_id, before, state=after, reason=reason, ended_at=at)
+
+    def note_enrolment(self, task_id: str, at: Micros) -> None:
+        self._connection.execute(update(tasks).where(tasks.c.task_id == task_id).values(last_enrolment_at=at))
+
+    def add_code(self, task_id: str, code_hash: str, *, single_use: bool) -> None:
+        self._connection.execute(
+            insert(enrolment_codes).values(task_id=task_id, code_hash=code_hash, single_use=single_use)
+        )
+
+    def task_of_code(self, code_hash: str) -> str | None:
+        """The task that a code is for, used or not."""
+        query = select(enrolment_codes.c.task_id).where(enrolment_codes.c.code_hash == code_hash)
+        return self._connection.execute(query).scalar()
+
+    def use_code(self, code_hash: str, client_id: str) -> bool:
+        """Mark a code as used by a client; False when it was single-use and somebody else has used it."""
+        query = select(enrolment_codes).where(enrolment_codes.c.code_hash == code_hash).with_for_update()
+        code = self._connection.execute(query).one()
+        if code.single_use and code.used_by not in (None, client_id):
+            return False
+        where = enrolment_codes.c.code_hash == code_hash
+        self._connection.execute(update(enrolment_codes).where(where).values(used_by=client_id))
+        return True
+
+    def add_model(self, task_id: str, model: Model, at: Micros) -> None:
+        self._connection.execute(
+            insert(models).values(
+                task_id=task_id,
+                version=model.version,
+                digest=model.digest,
+                momentum_digest=model.momentum_digest,
+                published_at=at,
+            )
+        )
+
+    def replace_model(self, task_id: str, model: Model, at: Micros) -> None:
+        """Put another model in the place of a version that nobody has built on."""
+        where = (models.c.task_id == task_id, models.c.version == model.version)
+        values = {"digest": model.digest, "momentum_digest": model.momentum_digest, "published_at": at}
+        self._connection.execute(update(models).where(*where).values(**values))
+
+    def model(self, task_id: str, version: int) -> Model | None:
+        query = select(models).where(models.c.task_id == task_id, models.c.version == version)
+        row = self._connection.execute(query).one_or_none()
+        return None if row is None else _model(row)
+
+    def models(self, task_id: str) -> list[Model]:
+        query = select(models).where(models.c.task_id == task_id).order_by(models.c.version)
+        return [_model(row) for row in self._connection.execute(query)]
+
+    def _one(self, query: Any, **values: Any) -> Task | None:
+        row = self._connection.execute(query, values).one_or_none()
+        return None if row is None else _task(row)
+
+    def _changed(self, task_id: str, before: TaskState, **values: Any) -> bool:
+        where = (tasks.c.task_id == task_id, tasks.c.state == before)
+        return self._connection.execute(update(tasks).where(*where).values(**values)).rowcount == 1
+
+
+# A spec never changes, so that what was once read and checked need not be read again.
+@lru_cache(maxsize=256)
+def _spec(task_id: str, text: str, digest: str) -> TaskSpec:
+    try:
+        spec = TaskSpec.model_validate_json(text)
+    except ValueError as error:
+        raise DamagedState(f"the spec of task {task_id} in table tasks cannot be read") from error
+    if spec.digest != digest:
+        raise DamagedState(f"the spec of task {task_id} in table tasks does not have its recorded digest")
+    return spec
+
+
+@rows_of(tasks)
+def _task(row: Row[Any]) -> Task:
+    return Task(
+        task_id=row.task_id,
+        name=row.name,
+        preset=row.preset,
+        spec=_spec(row.task_id, row.spec, row.spec_digest),
+        spec_digest=row.spec_digest,
+        state=TaskState(row.state),
+        reason=row.reason,
+        opened_at=row.opened_at,
+        last_enrolment_at=row.last_enrolment_at,
+        ended_at=row.ended_at,
+    )
+
+
+@rows_of(models)
+def _model(row: Row[Any]) -> Model:
+    return Model(version=row.version, digest=row.digest, momentum_digest=row.momentum_digest)
