@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qidpfl_client.training.clipping import Clipper, fastest_clipper
-from qidpfl_client.training.parameters import FlatParameters
-from qidpfl_client.training.per_record import transformed
+from qidpfl_client.training.flat_parameters import FlatParameters
+from qidpfl_client.training.per_sample.clipping import Clipper, fastest_clipper
+from qidpfl_client.training.per_sample.functional import transformed
 from qidpfl_shared.workloads.networks import build_network, layout_of
 
 CHUNKS = (16, 64, 256, 1024)

@@ -8,7 +8,7 @@ import pytest
 import typer
 from fastapi.routing import APIRoute
 
-from qidpfl_client.__main__ import app as client_app
+from qidpfl_client.cli.app import app as client_app
 from qidpfl_experiments.__main__ import app as experiments_app
 from qidpfl_experiments.methods import BY_NAME
 from qidpfl_experiments.tables import FILES

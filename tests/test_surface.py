@@ -20,8 +20,8 @@ import typer
 from sqlalchemy import create_engine, inspect
 from synthetic_results import results
 
-from qidpfl_client.__main__ import app as client_app
-from qidpfl_client.journal_file import JournalFile
+from qidpfl_client.cli.app import app as client_app
+from qidpfl_client.journal.sqlite_file import JournalFile
 from qidpfl_experiments.__main__ import app as experiments_app
 from qidpfl_experiments.report import About, write_report
 from qidpfl_server.api.app import create_app

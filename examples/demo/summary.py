@@ -5,8 +5,8 @@ from rich.console import Console
 from rich.table import Table
 from story import Story
 
-from qidpfl_client.journal import Journal
-from qidpfl_client.ledger import read_ledger
+from qidpfl_client.journal.journal import Journal
+from qidpfl_client.journal.ledger import read_ledger
 from qidpfl_experiments.services import audit
 from qidpfl_shared.core.money import from_micro
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from qidpfl_client.errors import ClientError
-from qidpfl_client.journal import Journal
-from qidpfl_client.ledger import OwnLedger, read_ledger
+from qidpfl_client.journal.journal import Journal
+from qidpfl_client.journal.ledger import OwnLedger, read_ledger
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.reward import aggregation_weights, noise_variance, round_cost
 from qidpfl_shared.protocol.messages import ClientSummary, RoundResult, TaskView

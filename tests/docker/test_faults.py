@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from containers import UNHURRIED, Container, Testbed, cleaned_up, output, wait_for_the_end, wait_until
 
-from qidpfl_client.journal import Journal
-from qidpfl_client.ledger import OwnLedger, read_ledger
+from qidpfl_client.journal.journal import Journal
+from qidpfl_client.journal.ledger import OwnLedger, read_ledger
 
 OVERRIDES = {"rounds": UNHURRIED | {"expected_clients": 5}}
 

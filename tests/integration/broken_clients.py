@@ -1,8 +1,8 @@
 """Clients that break a rule on purpose: what the fault tests must notice."""
 
-from qidpfl_client.joining import Applicant
-from qidpfl_client.journal import Entry, Journal
-from qidpfl_client.participant import Participant
+from qidpfl_client.journal.journal import Entry, Journal
+from qidpfl_client.participant.participant import Participant
+from qidpfl_client.participant.session import Applicant
 from qidpfl_shared.protocol.messages import RoundOffer, SpendState
 
 

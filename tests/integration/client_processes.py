@@ -14,9 +14,9 @@ import forked
 from synthetic import applicant
 
 from qidpfl_client.api import connect
-from qidpfl_client.endurance import take_part
-from qidpfl_client.journal import Journal
+from qidpfl_client.journal.journal import Journal
 from qidpfl_client.owner import Owner
+from qidpfl_client.participant.runner import take_part
 
 _PATIENCE_S = 120.0
 _forks = multiprocessing.get_context("forkserver")

@@ -10,8 +10,8 @@ from coordinators import Coordinator
 from recording_proxy import RecordingProxy
 
 from qidpfl_client.api import TaskApi
-from qidpfl_client.journal import Entry, Journal
-from qidpfl_client.ledger import read_ledger
+from qidpfl_client.journal.journal import Entry, Journal
+from qidpfl_client.journal.ledger import read_ledger
 from qidpfl_shared.protocol.messages import Ledger, SpendState
 
 _SENT = (SpendState.SPENT, SpendState.SPENT_UNPAID)

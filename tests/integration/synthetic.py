@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from qidpfl_client.api import Retries, TaskApi, split_code
-from qidpfl_client.joining import Applicant
-from qidpfl_client.journal import Journal
+from qidpfl_client.journal.journal import Journal
 from qidpfl_client.noise import NoiseSource, SystemNoise
 from qidpfl_client.owner import Owner
+from qidpfl_client.participant.session import Applicant
 from qidpfl_shared.protocol.task_spec.parts import PrivacySpec
 from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 from qidpfl_shared.protocol.wire import Vector32

@@ -11,8 +11,8 @@ import pytest
 from forked import ForkedCoordinator
 from typer.testing import CliRunner, Result
 
-from qidpfl_client.__main__ import app
-from qidpfl_client.journal import Journal, Membership
+from qidpfl_client.cli.app import app
+from qidpfl_client.journal.journal import Journal, Membership
 
 FOREVER = {"rounds": {"enrolment_window_s": 3600.0, "quiet_s": 3600.0}}
 TASKS: dict[str, dict[str, Any]] = {
@@ -195,7 +195,7 @@ def test_a_ledger_that_is_not_there_is_one_line_and_is_not_made(journal: Path) -
 
 def test_help_is_shown_without_loading_torch() -> None:
     script = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom qidpfl_client.__main__ import app\n"
+        "import sys\nfrom typer.testing import CliRunner\nfrom qidpfl_client.cli.app import app\n"
         "for command in ([], ['run'], ['fleet'], ['ledger']):\n"
         "    shown = CliRunner().invoke(app, [*command, '--help'])\n"
         "    assert shown.exit_code == 0 and 'Usage' in shown.stdout, shown\n"

@@ -19,7 +19,7 @@ from forked import ForkedCoordinator
 from patient_client import PatientClient
 from recording_proxy import Moment, RecordingProxy, recording
 
-from qidpfl_client.journal import Journal
+from qidpfl_client.journal.journal import Journal
 
 HORIZON = 3
 SCRIPTED = 2

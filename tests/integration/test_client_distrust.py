@@ -8,11 +8,11 @@ from hostile_coordinator import CODE, TASK, HostileCoordinator, serving
 from synthetic import applicant
 
 from qidpfl_client.api import connect
-from qidpfl_client.endurance import take_part
 from qidpfl_client.errors import ClientError, UntrustedCoordinator
-from qidpfl_client.journal import Journal
-from qidpfl_client.ledger import OwnLedger, read_ledger
+from qidpfl_client.journal.journal import Journal
+from qidpfl_client.journal.ledger import OwnLedger, read_ledger
 from qidpfl_client.owner import Owner
+from qidpfl_client.participant.runner import take_part
 from qidpfl_shared.protocol.messages import SpendState, TaskState
 from qidpfl_shared.protocol.presets import preset
 

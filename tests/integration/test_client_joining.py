@@ -12,11 +12,11 @@ from hostile_coordinator import CODE, TASK, HostileCoordinator, serving
 from synthetic import SyntheticData, SyntheticLearner, applicant
 
 from qidpfl_client.api import connect
-from qidpfl_client.endurance import take_part
 from qidpfl_client.errors import ClientError, JournalError, Misconfigured, OwnerLimit
-from qidpfl_client.journal import Entry, Journal
-from qidpfl_client.ledger import OwnLedger, read_ledger
+from qidpfl_client.journal.journal import Entry, Journal
+from qidpfl_client.journal.ledger import OwnLedger, read_ledger
 from qidpfl_client.owner import Owner, Prices
+from qidpfl_client.participant.runner import take_part
 from qidpfl_shared.protocol.messages import SpendState
 from qidpfl_shared.protocol.presets import preset
 

@@ -8,8 +8,8 @@ import httpx
 from coordinators import ScriptedClient, move_deadline, running
 from synthetic import applicant
 
-from qidpfl_client.endurance import take_part
-from qidpfl_client.journal import Journal
+from qidpfl_client.journal.journal import Journal
+from qidpfl_client.participant.runner import take_part
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode, Problem
 from qidpfl_shared.protocol.messages import SpendState, TaskState
 

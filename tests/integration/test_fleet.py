@@ -19,11 +19,11 @@ from coordinators import UNHURRIED
 from forked import ForkedCoordinator
 from typer.testing import CliRunner
 
-from qidpfl_client.__main__ import app
 from qidpfl_client.api import AdminApi, TaskApi, connect
-from qidpfl_client.behaviours import Behaviour, assign
-from qidpfl_client.journal import Journal
-from qidpfl_client.ledger import read_ledger
+from qidpfl_client.cli.app import app
+from qidpfl_client.fleet.behaviours import Behaviour, assign
+from qidpfl_client.journal.journal import Journal
+from qidpfl_client.journal.ledger import read_ledger
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.protocol.messages import RoundResult, SpendState, TaskState
 

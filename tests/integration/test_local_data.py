@@ -9,7 +9,7 @@ import pytest
 import torch
 from coordinators import running
 
-from qidpfl_client.local_data import LocalData
+from qidpfl_client.participant.local_data import LocalData
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.workloads.loading import load_workload
 from qidpfl_shared.workloads.partitions import shard

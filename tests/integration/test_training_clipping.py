@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from training_networks import CASES, LABELS, RECORDS, Case, ChangesItsMind, Choosy, Overwritten
 
-from qidpfl_client.training.captured import captured
-from qidpfl_client.training.clipping import METHODS, Clipper, Method, clipped_update, fastest_clipper
-from qidpfl_client.training.memory import advised_chunk
-from qidpfl_client.training.parameters import FlatParameters
-from qidpfl_client.training.per_record import one_by_one, transformed
+from qidpfl_client.training.flat_parameters import FlatParameters
+from qidpfl_client.training.per_sample.chunk_size import advised_chunk
+from qidpfl_client.training.per_sample.clipping import METHODS, Clipper, Method, clipped_update, fastest_clipper
+from qidpfl_client.training.per_sample.functional import one_by_one, transformed
+from qidpfl_client.training.per_sample.hooks import captured
 from qidpfl_shared.workloads.networks import build_network, layout_of
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from training_cases import CPU, MECHANISMS, random_records, records_of, trainer_
 
 from qidpfl_client.errors import ClientError
 from qidpfl_client.noise import UnsafeSeededNoise
-from qidpfl_client.training import feeding
+from qidpfl_client.training import data_loader
 from qidpfl_client.training.batches import epoch_batches
 from qidpfl_client.training.devices import choose_device
 from qidpfl_client.training.trainer import Trainer
@@ -130,7 +130,7 @@ def test_the_size_of_the_chunks_changes_nothing(trainer: Trainer, name: str, chu
 def test_records_too_large_to_keep_are_converted_as_they_are_needed(
     trainer: Trainer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeding, "KEPT_BYTES", 0)
+    monkeypatch.setattr(data_loader, "KEPT_BYTES", 0)
     streaming = trainer_of(nn.Linear(WIDTH, LABELS), RECORDS)
     expected = upload(trainer, MECHANISMS[name], MODEL)
     np.testing.assert_allclose(upload(streaming, MECHANISMS[name], MODEL), expected, rtol=1e-5, atol=1e-7)

@@ -8,7 +8,7 @@ from qidpfl_shared.protocol.mechanism_specs import BoltOn
 from ..errors import ClientError
 from .local_sgd import local_sgd
 from .noising import Noising
-from .problem import Problem
+from .objective import Problem
 
 # Below this norm no record's scores overflow in float32, so that an overflow cannot say anything about a record.
 _LARGEST_MODEL = 1e15

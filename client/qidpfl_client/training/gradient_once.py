@@ -5,7 +5,7 @@ from torch import Tensor
 from qidpfl_shared.protocol.mechanism_specs import GradientOnce
 
 from .noising import Noising
-from .problem import Problem
+from .objective import Problem
 
 
 def gradient_once(problem: Problem, mechanism: GradientOnce, noising: Noising) -> Tensor:

@@ -5,10 +5,10 @@ from torch import Tensor
 from qidpfl_shared.protocol.mechanism_specs import BoltOn, PaperLiteral, UpdateClip
 
 from .batches import epoch_batches
-from .clipping import clipped_update
+from .flat_parameters import Walk
 from .noising import Noising
-from .parameters import Walk
-from .problem import Problem
+from .objective import Problem
+from .per_sample.clipping import clipped_update
 
 
 def local_sgd(problem: Problem, mechanism: UpdateClip | PaperLiteral | BoltOn, *, release: str) -> Tensor:

@@ -8,9 +8,9 @@ from qidpfl_shared.core.privacy.mechanisms import NoisyEpochs as CoreNoisyEpochs
 from qidpfl_shared.protocol.mechanism_specs import NoisyEpochs
 
 from .batches import epoch_batches
+from .flat_parameters import Walk
 from .noising import Noising
-from .parameters import Walk
-from .problem import Problem
+from .objective import Problem
 
 
 def noisy_epochs(problem: Problem, mechanism: NoisyEpochs, noising: Noising) -> Tensor:

@@ -17,7 +17,7 @@ from .gradient_once import gradient_once
 from .local_sgd import clipped_training
 from .noising import Noising
 from .noisy_epochs import noisy_epochs
-from .problem import Problem, make_problem
+from .objective import Problem, make_problem
 
 
 class Trainer:

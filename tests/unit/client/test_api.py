@@ -33,8 +33,8 @@ from qidpfl_client.errors import (
     Unreachable,
     UntrustedCoordinator,
 )
-from qidpfl_client.retries import REPEATED_STATUSES, retry_after_s
-from qidpfl_client.transport import LARGE, SMALL
+from qidpfl_client.sdk.retries import REPEATED_STATUSES, retry_after_s
+from qidpfl_client.sdk.transport import LARGE, SMALL
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode, Problem
 from qidpfl_shared.protocol.messages import Declaration, Decline, Profile
 from qidpfl_shared.protocol.presets import preset
@@ -470,7 +470,7 @@ def test_an_endless_answer_is_cut_off_at_its_limit(call: Callable[[TaskApi], obj
 
 def test_an_answer_that_comes_in_drops_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(0, 10**9, 20))
-    monkeypatch.setattr("qidpfl_client.transport.time.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr("qidpfl_client.sdk.transport.time.monotonic", lambda: float(next(now)))
     body = Pieces(b" ", 60_000)
     with pytest.raises(Unreachable, match="too slowly"):
         Scripted(httpx.Response(200, stream=body)).task(retries=replace(AT_ONCE, attempts=1)).selection()

@@ -7,11 +7,19 @@ import numpy.typing as npt
 import pytest
 from synthetic import SyntheticData, SyntheticLearner
 
-from qidpfl_client.behaviours import UNDERSTATED, WIDENED, Behaviour, Unreliable, assign, behaving_data, behaving_owner
 from qidpfl_client.errors import Misconfigured
-from qidpfl_client.learning import Learner
+from qidpfl_client.fleet.behaviours import (
+    UNDERSTATED,
+    WIDENED,
+    Behaviour,
+    Unreliable,
+    assign,
+    behaving_data,
+    behaving_owner,
+)
 from qidpfl_client.noise import UnsafeSeededNoise
 from qidpfl_client.owner import Owner
+from qidpfl_client.participant.data_source import Learner
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.equilibrium import best_response, equilibrium
 from qidpfl_shared.core.privacy.mechanisms import GradientOnce

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qidpfl_client.decision import Bid, NoBid, decide
 from qidpfl_client.owner import Owner
+from qidpfl_client.participant.bidding import Bid, NoBid, decide
 from qidpfl_shared.core.equilibrium import best_response
 from qidpfl_shared.core.money import to_micro
 from qidpfl_shared.core.planning import Standing

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from qidpfl_client.endurance import Outage
 from qidpfl_client.errors import Unreachable
+from qidpfl_client.participant.runner import Outage
 from qidpfl_shared.core.arguments import ImpossibleArgument
 
 AWAY = Unreachable("nobody there")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from qidpfl_client.errors import JournalError
-from qidpfl_client.journal import Entry, Journal, Membership
-from qidpfl_client.trust import SeenOffer
+from qidpfl_client.journal.journal import Entry, Journal, Membership
+from qidpfl_client.participant.verification import SeenOffer
 from qidpfl_shared.core.privacy.account import DuplicateRelease, LifetimeExceeded, UnprovenRelease
 from qidpfl_shared.protocol.messages import SpendState
 
@@ -59,7 +59,7 @@ def test_everything_is_there_after_closing(path: Path) -> None:
 def test_a_commit_is_on_the_disk_before_the_call_returns(path: Path) -> None:
     """Another process dies at once after the call, without any chance to clean up; and the file is synced in full."""
     script = (
-        "import os, signal, sys; from pathlib import Path; from qidpfl_client.journal import *\n"
+        "import os, signal, sys; from pathlib import Path; from qidpfl_client.journal.journal import *\n"
         "journal = Journal(Path(sys.argv[1]))\n"
         f"journal.save_membership({_source(MEMBERSHIP)})\n"
         "assert journal._file.one('PRAGMA synchronous')[0] == 2\n"
@@ -216,7 +216,7 @@ def test_another_data_set_is_refused_for_ever(path: Path) -> None:
 
 
 def test_only_one_process_writes_and_others_may_read(path: Path) -> None:
-    script = "import sys; from pathlib import Path; from qidpfl_client.journal import *\n"
+    script = "import sys; from pathlib import Path; from qidpfl_client.journal.journal import *\n"
     write = "Journal(Path(sys.argv[1]))"
     read = "print(len(Journal(Path(sys.argv[1]), read_only=True).entries()))"
     with Journal(path) as journal:

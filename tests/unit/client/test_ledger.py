@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qidpfl_client.journal import Entry, Journal, Membership
-from qidpfl_client.ledger import as_json, lines, read_ledger
+from qidpfl_client.journal.journal import Entry, Journal, Membership
+from qidpfl_client.journal.ledger import as_json, lines, read_ledger
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
 from qidpfl_shared.protocol.messages import SpendState

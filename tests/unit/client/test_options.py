@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qidpfl_client import options
+from qidpfl_client.cli import options
 from qidpfl_client.errors import ClientError, Misconfigured
 from qidpfl_client.noise import SystemNoise, UnsafeSeededNoise
 from qidpfl_client.owner import Owner

@@ -7,10 +7,10 @@ import pytest
 from synthetic import SyntheticLearner
 
 from qidpfl_client.errors import OwnerLimit
+from qidpfl_client.journal.releases import histogram_entry, round_entry
 from qidpfl_client.noise import UnsafeSeededNoise
 from qidpfl_client.owner import Owner
-from qidpfl_client.profile import check_presentable, make_profile
-from qidpfl_client.releases import histogram_entry, round_entry
+from qidpfl_client.participant.profile import check_presentable, make_profile
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.core.privacy.histogram import private_histogram
 from qidpfl_shared.protocol.messages import Profile, SpendState

@@ -1,0 +1,232 @@
+"""The commands of the client."""
+
+import math
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import stamina.instrumentation
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from qidpfl_shared.command_line import Stopped, stopped_by_signals
+from qidpfl_shared.core.money import from_micro
+
+from ..fleet.behaviours import Behaviour
+from ..fleet.fleet import Fleet
+from ..fleet.plan import FleetPlan
+from ..journal.journal import Journal
+from ..journal.ledger import as_json, lines, read_ledger
+from ..owner import Owner, Prices
+from ..participant.data_source import OpenData
+from ..participant.runner import SHORT_RETRIES, take_part
+from ..participant.session import Applicant
+from ..sdk.client import TaskApi, connect, split_code
+from . import options
+from .options import guarded
+from .progress import Progress
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="The QI-DPFL client.")
+
+JournalPath = Annotated[
+    Path, typer.Option("--journal", envvar="QIDPFL_JOURNAL", help="the journal of this data set; never lose it")
+]
+
+
+@app.command("run")
+@guarded
+def run_command(
+    server: options.Server,
+    code: options.Code = None,
+    code_file: options.CodeFile = None,
+    journal: JournalPath = Path("qidpfl-journal.sqlite"),
+    ordinal: Annotated[int | None, typer.Option(min=0, help="wished place, i.e. shard, in a testbed")] = None,
+    moved: options.Moved = False,
+    workload: options.OwnWorkload = None,
+    data_dir: options.DataDir = None,
+    all_records: options.AllRecords = False,
+    device: options.Device = "auto",
+    privacy_value: options.PrivacyValue = "1.0",
+    rho_cap: options.RhoCap = None,
+    lifetime_rho: options.LifetimeRho = None,
+    histogram_rho: options.HistogramRho = None,
+    exact_histogram: options.ExactHistogram = False,
+    min_utility: options.MinUtility = 0.0,
+    cost_per_record: options.CostPerRecord = 0.0,
+    cost_per_second: options.CostPerSecond = 0.0,
+    cost_per_mebibyte: options.CostPerMebibyte = 0.0,
+    accept_unproven: options.AcceptUnproven = False,
+    insecure: options.Insecure = False,
+    patience: options.Patience = 600.0,
+    first_contact: options.FirstContact = 10.0,
+    unsafe_seed: options.UnsafeSeed = None,
+) -> None:
+    """Take part in a task until it ends, under your own limits.
+
+    SIGTERM or Ctrl-C stops it cleanly. Stopped or killed at any moment, it goes on where it was when it is started
+    again with the same journal: no budget is spent twice. A client that is refused waits for the end of the task.
+    """
+    owner = Owner(
+        privacy_value=options.privacy_value(privacy_value, random.SystemRandom()),
+        rho_cap=rho_cap,
+        lifetime_rho=lifetime_rho,
+        histogram_rho=histogram_rho,
+        exact_histogram=exact_histogram,
+        min_utility=min_utility,
+        accept_unproven=accept_unproven,
+        prices=Prices(per_record=cost_per_record, per_second=cost_per_second, per_mebibyte=cost_per_mebibyte),
+    )
+    options.warn_if_unsafe(unsafe_seed)
+    secret = options.enrolment_code(code, code_file)
+    task_id, _ = split_code(secret)
+    with Progress() as progress, connect(server, insecure=insecure) as http, Journal(journal) as opened:
+        applicant = Applicant(
+            api=TaskApi(http, task_id=task_id, retries=SHORT_RETRIES),
+            journal=opened,
+            owner=owner,
+            code=secret,
+            open_data=_local_data(device, data_dir, workload, all_records=all_records, threads=os.cpu_count() or 1),
+            noise=options.noise_source(unsafe_seed),
+            report=progress.say,
+            ordinal=ordinal,
+            moved=moved,
+        )
+        end = take_part(applicant, patience_s=patience, first_contact_s=first_contact)
+        progress.say(f"the task is {end.task_state}: {end.reason}")
+        ledger = read_ledger(opened)
+        progress.say(f"earned {from_micro(ledger.earned_micro):.6f}; {ledger.statement}")
+
+
+@app.command("fleet")
+@guarded
+def fleet_command(
+    server: options.Server,
+    clients: Annotated[int, typer.Option(min=1, max=100_000, help="how many participants")],
+    code: options.Code = None,
+    code_file: options.CodeFile = None,
+    journals: Annotated[Path, typer.Option(help="folder of the members' journals")] = Path("qidpfl-fleet"),
+    workers: Annotated[int | None, typer.Option(min=1, help="threads that train  [default: the cores]")] = None,
+    workload: options.OwnWorkload = None,
+    data_dir: options.DataDir = None,
+    device: options.Device = "auto",
+    privacy_value: options.PrivacyValue = "0.95:1.05",
+    rho_cap: options.RhoCap = None,
+    lifetime_rho: options.LifetimeRho = None,
+    histogram_rho: options.HistogramRho = None,
+    exact_histogram: options.ExactHistogram = False,
+    accept_unproven: options.AcceptUnproven = False,
+    dropout: Annotated[float, typer.Option(min=0, max=1, help="chance that a member misses a round")] = 0.0,
+    delay: Annotated[float, typer.Option(min=0, help="longest random wait before training, in seconds")] = 0.0,
+    free_riders: Annotated[float, typer.Option(min=0, max=1, help="share that uploads only noise")] = 0.0,
+    over_noisers: Annotated[float, typer.Option(min=0, max=1, help="share that noises more than declared")] = 0.0,
+    misreporters: Annotated[float, typer.Option(min=0, max=1, help="share that understates its privacy value")] = 0.0,
+    replayers: Annotated[float, typer.Option(min=0, max=1, help="share that sends the same bytes every time")] = 0.0,
+    seed: Annotated[
+        int, typer.Option(help="of the privacy values and of who misbehaves, when and how; not of any noise")
+    ] = 0,
+    insecure: options.Insecure = False,
+    patience: options.Patience = 600.0,
+    first_contact: options.FirstContact = 10.0,
+    unsafe_seed: options.UnsafeSeed = None,
+) -> None:
+    """Run many participants in one process: a testbed, with misbehaviour mixed in by share.
+
+    Every member has its own identity, journal and privacy value; they share one data set and one torch.
+    """
+    options.warn_if_unsafe(unsafe_seed)
+    secret = options.enrolment_code(code, code_file)
+    owner = Owner(
+        rho_cap=rho_cap,
+        lifetime_rho=lifetime_rho,
+        histogram_rho=histogram_rho,
+        exact_histogram=exact_histogram,
+        accept_unproven=accept_unproven,
+    )
+    plan = FleetPlan(
+        clients=clients,
+        code=secret,
+        owner=owner,
+        journals=journals,
+        privacy_value=privacy_value,
+        shares={
+            Behaviour.FREE_RIDER: free_riders,
+            Behaviour.OVER_NOISER: over_noisers,
+            Behaviour.MISREPORTER: misreporters,
+            Behaviour.REPLAYER: replayers,
+        },
+        dropout=dropout,
+        delay_up_to_s=delay,
+        seed=seed,
+        unsafe_seed=unsafe_seed,
+        patience_s=patience,
+        first_contact_s=first_contact,
+    )
+    workers = workers or os.cpu_count() or 1
+    with (
+        Progress() as progress,
+        connect(server, insecure=insecure, connections=workers + 2) as http,
+        # One thread for each that trains, whatever their number: sums come out alike, to the last bit.
+        plan.members(http, _local_data(device, data_dir, workload, threads=1), progress.say) as members,
+    ):
+        Fleet(members, workers=workers, watch=plan.api(http)).run()
+        failed = [member for member in members if member.failure is not None]
+        earned = sum(read_ledger(member.applicant.journal).earned_micro for member in members)
+        progress.say(
+            f"{len(members) - len(failed)} of {len(members)} members ended well; earned {from_micro(earned):.6f}"
+        )
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command("ledger")
+@guarded
+def ledger_command(
+    journal: JournalPath = Path("qidpfl-journal.sqlite"),
+    delta: Annotated[float | None, typer.Option(help="at which epsilon is read  [default: the task's]")] = None,
+    as_json_: Annotated[bool, typer.Option("--json", help="for programs")] = False,
+) -> None:
+    """Show what was spent, what that guarantees, what was earned, and what is left. Works beside a running client."""
+    with Journal(journal, read_only=True) as opened:
+        ledger = read_ledger(opened, delta=delta)
+    if as_json_:
+        print(as_json(ledger))
+        return
+    table = Table("task", "release", "mechanism", "state", "rho declared", "rho proven", "paid", box=None)
+    for row in lines(ledger):
+        table.add_row(*row)
+    # A pipe has no width: rows are not broken there.
+    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+    print(f"\nearned {from_micro(ledger.earned_micro):.6f}; {ledger.statement}")
+    if math.isfinite(ledger.remaining_rho):
+        print(f"left: rho {ledger.remaining_rho:.4g} of {ledger.lifetime_rho:.4g}")
+    else:
+        print("left: no lifetime limit in force")
+
+
+def main() -> None:
+    """Run the command line."""
+    # A retry is no news: an outage is reported once, in our own words.
+    stamina.instrumentation.set_on_retry_hooks([])
+    try:
+        with stopped_by_signals():
+            app()
+    except Stopped:
+        # The journal makes every moment a good one.
+        print("qidpfl-client: stopped; started again with the same journal it goes on where it was", file=sys.stderr)
+        sys.exit(0)
+
+
+def _local_data(
+    device: str, data_dir: Path | None, workload: str | None, *, threads: int, all_records: bool = False
+) -> OpenData:
+    # Torch takes seconds to load: not for --help, not for the ledger.
+    import torch
+
+    from ..participant.local_data import LocalData
+    from ..training.devices import choose_device
+
+    torch.set_num_threads(threads)
+    return LocalData(device=choose_device(device), data_dir=data_dir, own_workload=workload, all_records=all_records)

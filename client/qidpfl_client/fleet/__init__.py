@@ -1,0 +1,1 @@
+"""Many participants in one process, for testbeds."""

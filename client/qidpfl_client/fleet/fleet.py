@@ -1,0 +1,177 @@
+"""A fleet: many participants in one process, for testbeds of hundreds of clients on one machine.
+
+Every member has its own identity, journal and privacy value. Threads are bounded by the number of workers, because a
+member is a state machine that is stepped only when there is something to do: one watcher waits for announcements on
+behalf of all, and memory holds one data set and as many networks as train at once.
+"""
+
+import heapq
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from qidpfl_shared.protocol.messages import Announcement, TaskState
+
+from ..errors import ClientError, Unavailable, Unreachable
+from ..participant.conduct import HONEST, Conduct
+from ..participant.participant import Later, Participant
+from ..participant.runner import Outage
+from ..participant.session import Applicant
+from ..sdk.client import TaskApi
+
+_LONG_POLL_S = 20.0
+_PAUSE_S = 1.0
+# Members look for themselves where the watcher has been silent for this long.
+_LONGEST_SILENCE_S = 2 * _LONG_POLL_S
+
+
+@dataclass(kw_only=True)
+class Member:
+    """One participant of the fleet, and where it is."""
+
+    applicant: Applicant
+    outage: Outage
+    conduct: Conduct = HONEST
+    participant: Participant | None = None
+    end: Announcement | None = None
+    failure: Exception | None = None
+    busy: bool = False
+    # News came while it was busy: it looks again as soon as it is free.
+    behind: bool = False
+
+    @property
+    def done(self) -> bool:
+        return self.end is not None or self.failure is not None
+
+    def step(self) -> float | None:
+        """Do what there is to do; the seconds after which to look again come back, None: at the next news."""
+        try:
+            if self.participant is None:
+                self.participant = Participant(self.applicant, self.applicant.take_seat(), conduct=self.conduct)
+                self.outage.over()
+            self.end = self.participant.step(wait_s=0)
+            self.outage.over()
+        except Later as pause:
+            self.outage.over()
+            return pause.seconds
+        except (Unreachable, Unavailable) as error:
+            return self.outage.pause_s(error)
+        return None
+
+
+@dataclass(frozen=True)
+class _Finished:
+    member: Member
+    future: "Future[float | None]"
+
+
+@dataclass(frozen=True)
+class _News:
+    pass
+
+
+@dataclass(order=True)
+class _Due:
+    at: float
+    order: int
+    member: Member = field(compare=False)
+
+
+class Fleet:
+    """Runs its members until the task has ended for all of them."""
+
+    def __init__(self, members: Sequence[Member], *, workers: int, watch: TaskApi) -> None:
+        self._members = members
+        self._workers = workers
+        self._watch = watch
+        self._inbox: queue.SimpleQueue[_Finished | _News] = queue.SimpleQueue()
+        self._due: list[_Due] = []
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Step members whenever something is due. What became of each is in its `end` or `failure`."""
+        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="member")
+        watcher: threading.Thread | None = None
+        try:
+            for member in self._members:
+                self._submit(pool, member)
+            while not all(member.done for member in self._members):
+                self._handle(pool)
+                if watcher is None and self._any_token() is not None:
+                    watcher = threading.Thread(target=self._watch_for_news, name="watcher", daemon=True)
+                    watcher.start()
+        finally:
+            self._stopping.set()
+            pool.shutdown(cancel_futures=True)
+
+    def _handle(self, pool: ThreadPoolExecutor) -> None:
+        due_in = self._due[0].at - time.monotonic() if self._due else _LONGEST_SILENCE_S
+        try:
+            message = self._inbox.get(timeout=max(0.0, due_in))
+        except queue.Empty:
+            if self._due:
+                self._submit(pool, heapq.heappop(self._due).member)
+                return
+            message = _News()
+        if isinstance(message, _Finished):
+            self._finished(pool, message)
+        else:
+            self._due.clear()
+            for member in self._members:
+                self._submit(pool, member)
+
+    def _submit(self, pool: ThreadPoolExecutor, member: Member) -> None:
+        if member.done:
+            return
+        if member.busy:
+            member.behind = True
+            return
+        member.busy = True
+        pool.submit(member.step).add_done_callback(lambda future: self._inbox.put(_Finished(member, future)))
+
+    def _finished(self, pool: ThreadPoolExecutor, message: _Finished) -> None:
+        member, member.busy = message.member, False
+        behind, member.behind = member.behind, False
+        try:
+            pause = message.future.result()
+        except Exception as error:
+            member.failure = error
+            member.applicant.report(f"gives up: {error}")
+            return
+        if behind:
+            self._submit(pool, member)
+        elif pause is not None:
+            heapq.heappush(self._due, _Due(time.monotonic() + pause, id(member), member))
+
+    def _any_token(self) -> str | None:
+        """The token of a member that is still taking part."""
+        return next((member.applicant.api.token for member in self._members if _is_seated(member)), None)
+
+    def _watch_for_news(self) -> None:
+        seen = (0, 0)
+        while not self._stopping.is_set():
+            try:
+                self._watch.token = self._any_token()
+                news = self._watch.announcement(after=seen, wait_s=_LONG_POLL_S)
+            except ClientError:
+                self._stopping.wait(_PAUSE_S)
+                continue
+            except RuntimeError:
+                if self._stopping.is_set():
+                    # The connection was closed under a poll that has outlived the fleet.
+                    return
+                raise
+            if news is None or news.task_state is TaskState.ENROLLING:
+                continue
+            self._inbox.put(_News())
+            if news.round is None:
+                self._stopping.wait(_PAUSE_S)
+            else:
+                seen = (news.round.round_number, news.round.attempt)
+
+
+def _is_seated(member: Member) -> bool:
+    return member.participant is not None and member.failure is None

@@ -1,0 +1,114 @@
+"""What a fleet is made of: its members' identities, journals, privacy values and behaviours."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx
+
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+
+from ..cli import options
+from ..journal.journal import Journal
+from ..noise import NoiseSource, SystemNoise, UnsafeSeededNoise
+from ..owner import Owner
+from ..participant.data_source import DataSource, OpenData
+from ..participant.runner import SHORT_RETRIES, Outage
+from ..participant.session import Applicant
+from ..sdk.client import TaskApi, split_code
+from ..sdk.model_cache import Models
+from .behaviours import Behaviour, Unreliable, assign, behaving_data, behaving_owner
+from .fleet import Member
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetPlan:
+    """How many members, and how they differ: the same seed gives the same members, apart from their noise."""
+
+    clients: int
+    code: str
+    owner: Owner
+    journals: Path
+    privacy_value: str
+    shares: Mapping[Behaviour, float]
+    dropout: float = 0.0
+    delay_up_to_s: float = 0.0
+    seed: int = 0
+    unsafe_seed: int | None = None
+    patience_s: float = 600.0
+    first_contact_s: float = 10.0
+
+    def api(self, http: httpx.Client) -> TaskApi:
+        """A view of the task, for one member or for the watcher."""
+        return TaskApi(http, task_id=split_code(self.code)[0], retries=SHORT_RETRIES)
+
+    @contextmanager
+    def members(self, http: httpx.Client, open_data: OpenData, report: Report) -> Iterator[list[Member]]:
+        """All members, with their journals open."""
+        behaviours = assign(clients=self.clients, shares=self.shares, seed=self.seed)
+        common = _Common(http=http, open_data=_opened_once(open_data), models=Models(), report=report)
+        with ExitStack() as opened:
+            journals = [opened.enter_context(Journal(self._path(ordinal))) for ordinal in range(self.clients)]
+            yield [
+                self._member(ordinal, behaviour, journal, common)
+                for ordinal, (behaviour, journal) in enumerate(zip(behaviours, journals, strict=True))
+            ]
+
+    def _member(self, ordinal: int, behaviour: Behaviour, journal: Journal, common: "_Common") -> Member:
+        def say(line: str) -> None:
+            common.report(f"{ordinal:>4} {'' if behaviour is Behaviour.HONEST else f'({behaviour}) '}{line}")
+
+        drawn = options.privacy_value(self.privacy_value, random.Random(f"{self.seed}/{ordinal}"))
+        owner = replace(self.owner, privacy_value=drawn)
+        applicant = Applicant(
+            api=self.api(common.http),
+            journal=journal,
+            owner=behaving_owner(owner, behaviour),
+            code=self.code,
+            open_data=behaving_data(common.open_data, behaviour),
+            noise=self._noise(ordinal),
+            report=say,
+            ordinal=ordinal,
+            models=common.models,
+        )
+        outage = Outage(patience_s=self.patience_s, first_contact_s=self.first_contact_s, report=say)
+        conduct = Unreliable(dropout=self.dropout, delay_up_to_s=self.delay_up_to_s, seed=self.seed, ordinal=ordinal)
+        return Member(applicant=applicant, outage=outage, conduct=conduct)
+
+    def _noise(self, ordinal: int) -> NoiseSource:
+        """Noise of a member's own: known to nobody, unless the whole fleet is in test mode."""
+        if self.unsafe_seed is None:
+            return SystemNoise()
+        return UnsafeSeededNoise(random.Random(f"{self.unsafe_seed}/{ordinal}").getrandbits(63))
+
+    def _path(self, ordinal: int) -> Path:
+        return self.journals / f"client-{ordinal:05d}.sqlite"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Common:
+    """What all members share."""
+
+    http: httpx.Client
+    open_data: OpenData
+    models: Models
+    report: Report
+
+
+def _opened_once(open_data: OpenData) -> OpenData:
+    """Opens the data of a task once for all members."""
+    opened: dict[str, DataSource] = {}
+    lock = threading.Lock()
+
+    def open_once(spec: TaskSpec) -> DataSource:
+        with lock:
+            if spec.digest not in opened:
+                opened[spec.digest] = open_data(spec)
+            return opened[spec.digest]
+
+    return open_once

@@ -1,0 +1,1 @@
+"""What was reserved, noised and sent, on the disk of the data owner."""

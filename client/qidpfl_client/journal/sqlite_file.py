@@ -1,0 +1,168 @@
+"""The file of a journal: one process at a time may write it, what counts is on the disk, every failure is one line."""
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from ..errors import JournalError
+
+VERSION = 2
+_SCHEMA = """
+CREATE TABLE data_set (fingerprint TEXT NOT NULL);
+CREATE TABLE memberships (
+    task_id TEXT PRIMARY KEY,
+    server TEXT NOT NULL,
+    enrolment_key TEXT NOT NULL,
+    spec TEXT NOT NULL,
+    spec_digest TEXT NOT NULL,
+    client_id TEXT,
+    token TEXT,
+    ordinal INTEGER,
+    profile TEXT,
+    lifetime_rho REAL
+);
+CREATE TABLE offers (
+    task_id TEXT NOT NULL,
+    round_number INTEGER NOT NULL,
+    model_version INTEGER NOT NULL,
+    model_digest TEXT NOT NULL,
+    reward_micro INTEGER NOT NULL,
+    total REAL NOT NULL,
+    PRIMARY KEY (task_id, round_number)
+);
+CREATE TABLE entries (
+    position INTEGER PRIMARY KEY,
+    task_id TEXT NOT NULL,
+    release TEXT NOT NULL,
+    mechanism TEXT NOT NULL,
+    rho REAL NOT NULL,
+    proven_rho REAL,
+    state TEXT NOT NULL,
+    digest TEXT,
+    payload BLOB,
+    acknowledged INTEGER NOT NULL DEFAULT 0,
+    payment_micro INTEGER,
+    training_s REAL,
+    UNIQUE (task_id, release)
+);
+"""
+# What brings the tables of each earlier version to the next.
+_UPGRADES = {1: "ALTER TABLE entries ADD COLUMN training_s REAL;"}
+
+
+class JournalFile:
+    """A SQLite file with the tables of a journal, made where there is none; `is_new` says whether it was."""
+
+    def __init__(self, path: Path, *, read_only: bool) -> None:
+        self.path = path
+        self.is_new = False
+        self._lock: IO[bytes] | None = None
+        self._database: sqlite3.Connection | None = None
+        try:
+            with self._translated():
+                self._open(read_only)
+        except BaseException:
+            self.close(discard=self.is_new)
+            raise
+
+    def one(self, query: str, *values: object) -> sqlite3.Row | None:
+        """The first row, if there is one."""
+        rows = self.all(query, *values)
+        return rows[0] if rows else None
+
+    def all(self, query: str, *values: object) -> list[sqlite3.Row]:
+        """All rows."""
+        with self._translated():
+            return self._opened.execute(query, values).fetchall()
+
+    @contextmanager
+    def transaction(self, *, synced: bool = True) -> Iterator[sqlite3.Connection]:
+        """All changes together, on the disk when this ends; none of them if it fails.
+
+        Without `synced` they survive a kill at once, and a power cut with the next transaction that is synced.
+        """
+        with self._translated(), self._opened as database:
+            database.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
+            database.execute("BEGIN IMMEDIATE")
+            yield database
+
+    def close(self, *, discard: bool = False) -> None:
+        """Let others use the file; with `discard` it is removed."""
+        if self._database is not None:
+            self._database.close()
+        if self._lock is not None:
+            if discard:
+                for suffix in ("", "-wal", "-shm", ".lock"):
+                    _beside(self.path, suffix).unlink(missing_ok=True)
+            self._lock.close()
+        self._database = self._lock = None
+
+    @property
+    def _opened(self) -> sqlite3.Connection:
+        if self._database is None:
+            raise JournalError(f"the journal {self.path} is closed")
+        return self._database
+
+    def _open(self, read_only: bool) -> None:
+        if read_only:
+            where = f"{self.path.resolve().as_uri()}?mode=ro"
+        else:
+            self._lock = _locked(self.path)
+            self.is_new = self.path.stat().st_size == 0
+            where = self.path.resolve().as_uri()
+        # Participants of a fleet move between threads; one at a time uses a journal.
+        database = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False)
+        self._database = database
+        database.row_factory = sqlite3.Row
+        if not read_only:
+            database.execute("PRAGMA journal_mode = WAL")
+            if self.is_new:
+                database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+            while (version := _version(database)) in _UPGRADES:
+                change = f"{_UPGRADES[version]} PRAGMA user_version = {version + 1};"
+                database.executescript(f"BEGIN IMMEDIATE; {change} COMMIT;")
+        # Who only looks changes nothing: what an earlier version did not write down is not known.
+        if _version(database) not in ({VERSION, *_UPGRADES} if read_only else {VERSION}):
+            raise JournalError(f"{self.path} is no journal of this version of the client")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise JournalError(f"the journal {self.path} cannot be used: {reason}") from error
+
+
+def _version(database: sqlite3.Connection) -> int:
+    version: int = database.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _locked(path: Path) -> IO[bytes]:
+    """Hold the journal for this process, and create its folder where it is missing; nobody else may read it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    name = _beside(path, ".lock")
+    while True:
+        lock = name.open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever held it may have removed it between the two lines above.
+            if name.exists() and os.path.samestat(os.fstat(lock.fileno()), name.stat()):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+                return lock
+        except BlockingIOError:
+            lock.close()
+            raise JournalError(f"{path} is in use by another process") from None
+        except BaseException:
+            lock.close()
+            raise
+        lock.close()
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(f"{path.name}{suffix}")

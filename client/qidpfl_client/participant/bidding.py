@@ -1,0 +1,71 @@
+"""Whether an offer is worth taking, and at which budget: a pure function of the offer, the task and the owner."""
+
+from dataclasses import dataclass
+
+from qidpfl_shared.core.equilibrium import best_response
+from qidpfl_shared.core.money import from_micro
+from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.core.reward import RewardPolicy
+from qidpfl_shared.core.utility import training_cost
+from qidpfl_shared.protocol.messages import RoundOffer
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+
+from ..owner import Owner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bid:
+    """Take part with this budget; 0 where the task has no game. What it should earn if all bid as planned."""
+
+    rho: float
+    payment: float = 0.0
+    utility: float = 0.0
+
+
+@dataclass(frozen=True)
+class NoBid:
+    """Do not take part. A client that is not invited has nothing to decline."""
+
+    reason: str
+    invited: bool = True
+
+
+def decide(
+    *, offer: RoundOffer, spec: TaskSpec, owner: Owner, remaining_rho: float, fixed_cost: float = 0.0
+) -> Bid | NoBid:
+    """The best response of Stage II within the owner's limits, if it is worth its cost."""
+    if offer.standing is not Standing.INVITED:
+        return NoBid(f"not invited: {offer.standing}", invited=False)
+    if spec.game.policy is RewardPolicy.NONE:
+        return Bid(rho=0.0) if -fixed_cost >= owner.min_utility else _not_worth_it(-fixed_cost, owner)
+    reward = from_micro(offer.reward_micro)
+    limits = (offer.rho_max, remaining_rho, *(() if owner.rho_cap is None else (owner.rho_cap,)))
+    rho = best_response(
+        reward=reward,
+        total=offer.total,
+        privacy_value=owner.privacy_value,
+        privacy_weight=spec.game.privacy_weight,
+        cap=min(limits),
+    )
+    if rho < spec.bounds.rho_min:
+        return NoBid(_why_so_little(rho, remaining_rho, spec.bounds.rho_min))
+    payment = rho / max(offer.total, rho) * reward
+    cost = training_cost(
+        rho=rho, privacy_value=owner.privacy_value, privacy_weight=spec.game.privacy_weight, fixed=fixed_cost
+    )
+    utility = payment - cost
+    if utility < owner.min_utility:
+        return _not_worth_it(utility, owner)
+    return Bid(rho=rho, payment=payment, utility=utility)
+
+
+def _not_worth_it(utility: float, owner: Owner) -> NoBid:
+    return NoBid(f"not worth it: utility {utility:.4g} is below {owner.min_utility:.4g}")
+
+
+def _why_so_little(rho: float, remaining_rho: float, smallest: float) -> str:
+    if remaining_rho < smallest:
+        return "lifetime budget exhausted"
+    if rho == 0:
+        return "priced out: the reward does not pay for this privacy"
+    return f"the best budget {rho:.4g} is below the task's smallest, {smallest:.4g}"

@@ -1,0 +1,100 @@
+"""The data of this machine as a `DataSource`: the workload's records, a testbed's shard of them, and a trainer."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from qidpfl_shared.protocol.task_spec.parts import PrivacySpec
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.wire import Vector32
+from qidpfl_shared.workloads.label_pools import Shard
+from qidpfl_shared.workloads.loading import load_workload
+from qidpfl_shared.workloads.networks import check_layout, check_records_stay_apart
+from qidpfl_shared.workloads.partitions import all_shards, require_shard
+from qidpfl_shared.workloads.records import Records
+from qidpfl_shared.workloads.workload import Workload
+
+from ..noise import NoiseSource
+from ..training.trainer import Trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalData:
+    """Where the owner's data are, and how they are used.
+
+    In a testbed (the task has a partition) a client takes the shard of its ordinal; with `all_records` it takes
+    everything there is, as an owner of real data does, whatever portion of the data the task names.
+    """
+
+    device: torch.device
+    data_dir: Path | None = None
+    own_workload: str | None = None
+    all_records: bool = False
+
+    def __call__(self, spec: TaskSpec) -> "OpenedData":
+        wanted = spec.workload.whole if self.all_records else spec.workload
+        workload = load_workload(wanted, data_dir=self.data_dir, own=self.own_workload)
+        network = workload.network()
+        check_layout(network, spec.layout)
+        check_records_stay_apart(network)
+        workload.training()
+        return OpenedData(workload=workload, spec=spec, device=self.device, all_records=self.all_records)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedData:
+    """Data that are there and fit the task. They are divided once, however many clients take a shard."""
+
+    workload: Workload
+    spec: TaskSpec
+    device: torch.device
+    all_records: bool
+
+    def learner(self, ordinal: int) -> "RecordsLearner":
+        records = self.workload.training()
+        partition = self.spec.workload.partition
+        if partition is not None and not self.all_records:
+            require_shard(partition, ordinal)
+            records = records.take(self._shards[ordinal])
+        return RecordsLearner(records=records, workload=self.workload, spec=self.spec, device=self.device)
+
+    @cached_property
+    def _shards(self) -> list[Shard]:
+        partition = self.spec.workload.partition
+        assert partition is not None
+        return all_shards(labels=self.workload.training().labels, partition=partition)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordsLearner:
+    """A `Learner` on some records."""
+
+    records: Records
+    workload: Workload
+    spec: TaskSpec
+    device: torch.device
+
+    @property
+    def size(self) -> int:
+        return len(self.records)
+
+    @property
+    def label_counts(self) -> npt.NDArray[np.int64]:
+        return self.records.label_counts(self.spec.workload.labels)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return self.records.fingerprint()
+
+    def release(
+        self, *, privacy: PrivacySpec, model: Vector32, rho: float | None, noise: NoiseSource, name: str
+    ) -> npt.NDArray[np.float64]:
+        # Made for every release: a fleet then holds as many networks as it trains at once, not as it has members.
+        trainer = Trainer(
+            network=self.workload.network(), records=self.records, layout=self.spec.layout, device=self.device
+        )
+        return trainer.release(privacy=privacy, model=model, rho=rho, noise=noise, name=name)

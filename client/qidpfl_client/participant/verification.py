@@ -1,0 +1,81 @@
+"""What a client refuses to believe of a coordinator, which may be curious or hostile.
+
+The task's spec is pinned by its digest at enrolment; every announcement must agree with it, and with what was announced
+of the same round before.
+"""
+
+from dataclasses import dataclass
+
+from qidpfl_shared.protocol.messages import RoundOffer
+from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+
+from ..errors import OwnerLimit, UntrustedCoordinator
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenOffer:
+    """What a round is about. It must be the same in every attempt and after every restart."""
+
+    round_number: int
+    model_version: int
+    model_digest: str
+    reward_micro: int
+    total: float
+
+    @classmethod
+    def of(cls, offer: RoundOffer) -> "SeenOffer":
+        return cls(
+            round_number=offer.round_number,
+            model_version=offer.model_version,
+            model_digest=offer.model_digest,
+            reward_micro=offer.reward_micro,
+            total=offer.total,
+        )
+
+
+def check_spec(*, spec: TaskSpec, digest: str) -> None:
+    """Refuse a spec that is not the pinned one."""
+    if spec.digest != digest:
+        raise UntrustedCoordinator("the coordinator shows another task than the one enrolled in")
+
+
+def check_acceptable(*, spec: TaskSpec, accept_unproven: bool) -> None:
+    """Refuse a task whose releases guarantee less than they declare, unless the owner has accepted that."""
+    if accept_unproven:
+        return
+    mechanism = spec.privacy.mechanism.build()
+    if not spec.privacy.noise:
+        raise OwnerLimit("the task runs without noise: its releases are unprotected (--accept-unproven takes part)")
+    if mechanism.heuristic:
+        raise OwnerLimit(
+            f"{mechanism.name} is heuristic noise, no privacy guarantee (--accept-unproven takes part anyway)"
+        )
+
+
+def check_offer(*, offer: RoundOffer, spec: TaskSpec, latest: SeenOffer | None) -> None:
+    """Refuse an announcement that contradicts the pinned spec or the latest round announced before."""
+    mechanism = spec.privacy.mechanism
+    agreed = {
+        "mechanism": (offer.mechanism.value, mechanism.name),
+        "clip norm": (offer.clip_norm, getattr(mechanism, "clip_norm", None)),
+        "dimension": (offer.dimension, spec.dimension),
+        "largest budget": (offer.rho_max, spec.bounds.rho_max),
+        "noise": (offer.noise, spec.privacy.noise),
+        "model version": (offer.model_version, offer.round_number - 1),
+    }
+    for what, (said, expected) in agreed.items():
+        if said != expected:
+            raise UntrustedCoordinator(f"round {offer.round_number} announces {what} {said}, the task says {expected}")
+    if offer.reward_micro > spec.bounds.reward_max_micro:
+        raise UntrustedCoordinator(f"round {offer.round_number} announces more reward than the task may pay")
+    if offer.round_number > spec.game.horizon:
+        raise UntrustedCoordinator(f"round {offer.round_number} is beyond the task's {spec.game.horizon} rounds")
+    if latest is not None:
+        _check_course(SeenOffer.of(offer), latest)
+
+
+def _check_course(offer: SeenOffer, latest: SeenOffer) -> None:
+    if offer.round_number < latest.round_number:
+        raise UntrustedCoordinator(f"round {offer.round_number} is announced again after round {latest.round_number}")
+    if offer.round_number == latest.round_number and offer != latest:
+        raise UntrustedCoordinator(f"round {offer.round_number} is announced again with another model or reward")

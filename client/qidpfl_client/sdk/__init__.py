@@ -1,0 +1,1 @@
+"""A typed client of the coordinator's API: numpy and httpx only."""

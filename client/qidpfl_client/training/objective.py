@@ -1,0 +1,98 @@
+"""What one client computes gradients of: the loss of its network over its records."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from qidpfl_shared.protocol.wire import TensorLayout
+from qidpfl_shared.workloads.networks import check_records_stay_apart
+from qidpfl_shared.workloads.records import Records
+
+from ..errors import ClientError
+from .batches import Batch
+from .data_loader import Chunk, Feed
+from .devices import wide_dtype
+from .flat_parameters import FlatParameters
+from .per_sample.clipping import Clipper, fastest_clipper
+
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """The mean cross entropy of a network over records, and its gradients: flat, in wide numbers."""
+
+    network: nn.Module
+    parameters: FlatParameters
+    feed: Feed
+    clipper: Clipper
+    chunk: int
+
+    @property
+    def size(self) -> int:
+        """The number of records."""
+        return len(self.feed.records)
+
+    def clipped_mean(self, batch: Batch | None = None, *, bound: float) -> Tensor:
+        """The mean of the records' gradients, each clipped to the bound; of all records without a batch."""
+        total = self._zeros()
+        for inputs, labels in self._chunks(batch):
+            total += self.clipper.clipped_sum(inputs, labels, bound=bound)
+        return total / (self.size if batch is None else len(batch))
+
+    def mean_gradient(self, batch: Batch) -> Tensor:
+        """The plain gradient of the mean loss."""
+        total = self._zeros()
+        for inputs, labels in self._chunks(batch):
+            loss = functional.cross_entropy(self.network(inputs), labels, reduction="sum")
+            gradients = torch.autograd.grad(loss, self.parameters.tensors, allow_unused=True)
+            total += self.parameters.flatten(gradients)
+        return total / len(batch)
+
+    def with_features_bounded(self, norm: float) -> "Problem":
+        """The same with every record's features scaled down to at most this norm."""
+        return replace(self, feed=Feed(self.feed.records, self.parameters.device, feature_norm=norm))
+
+    def examples(self) -> Chunk:
+        """The first few records: to look at shapes with, nothing is released from them."""
+        return self.feed.chunk(np.arange(min(_EXAMPLES, self.size)))
+
+    def _chunks(self, batch: Batch | None) -> Iterable[Chunk]:
+        return self.feed.all_chunks(length=self.chunk) if batch is None else self.feed.chunks(batch, length=self.chunk)
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros_like(self.parameters.vector, dtype=wide_dtype(self.parameters.device))
+
+
+def make_problem(
+    *, network: nn.Module, records: Records, layout: TensorLayout, device: torch.device, chunk: int | None
+) -> Problem:
+    """The problem of one client; a network that cannot be trained record by record is refused."""
+    if not len(records):
+        raise ClientError("there are no records to train on")
+    parameters = FlatParameters(network.eval(), layout, device)
+    feed = Feed(records, device)
+    examples = feed.chunk(np.arange(min(_EXAMPLES, len(records))))
+    _check_fit(network, records, examples.inputs)
+    check_records_stay_apart(network, examples.inputs)
+    clipper = fastest_clipper(network, parameters, examples.inputs, examples.labels)
+    return Problem(
+        network=network, parameters=parameters, feed=feed, clipper=clipper, chunk=chunk or clipper.advised_chunk
+    )
+
+
+def _check_fit(network: nn.Module, records: Records, examples: Tensor) -> None:
+    try:
+        with torch.no_grad():
+            shape = tuple(network(examples).shape)
+    except (RuntimeError, ValueError, IndexError) as error:
+        first_line = str(error).partition("\n")[0]
+        record = tuple(examples.shape[1:])
+        raise ClientError(f"the network cannot take records of shape {record}: {first_line}") from error
+    lowest, highest = int(records.labels.min()), int(records.labels.max())
+    if len(shape) != 2 or lowest < 0 or highest >= shape[1]:
+        raise ClientError(f"labels {lowest} to {highest} do not fit the network's answers of shape {shape}")

@@ -1,0 +1,36 @@
+"""Gradients of single records in the general way: slow, but of any network."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from .gradients import Contribution, Rows
+
+
+def transformed(network: nn.Module, inputs: Tensor, labels: Tensor) -> list[Contribution | None]:
+    """One row per record and parameter, by torch's own vectorising transform."""
+    named = {name: tensor.detach() for name, tensor in network.named_parameters()}
+    kept = dict(network.named_buffers())
+
+    def loss(parameters: dict[str, Tensor], entered: Tensor, label: Tensor) -> Tensor:
+        answer = functional_call(network, {**kept, **parameters}, (entered[None],))
+        return functional.cross_entropy(answer, label[None])
+
+    gradients: Callable[..., dict[str, Tensor]] = vmap(grad(loss), in_dims=(None, 0, 0))
+    rows = gradients(named, inputs, labels)
+    return [Rows(rows[name]) for name in named]
+
+
+def one_by_one(network: nn.Module, inputs: Tensor, labels: Tensor) -> list[Contribution | None]:
+    """One row per record and parameter, a backward pass for each record: the definition, in code."""
+    tensors = list(network.parameters())
+    rows: list[list[Tensor]] = [[] for _ in tensors]
+    for entered, label in zip(inputs, labels, strict=True):
+        loss = functional.cross_entropy(network(entered[None]), label[None])
+        found = torch.autograd.grad(loss, tensors, allow_unused=True)
+        for own, tensor, gradient in zip(rows, tensors, found, strict=True):
+            own.append(torch.zeros_like(tensor) if gradient is None else gradient)
+    return [Rows(torch.stack(own)) for own in rows]
