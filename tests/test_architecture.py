@@ -161,48 +161,84 @@ ALLOWED: dict[str, set[str]] = {
     "qidpfl_experiments": {"httpx", "pydantic", "rich", "stamina", "typer", "qidpfl_client", "qidpfl_shared"},
     # From tables to statistics, verdicts, figures and texts: nothing here knows how the tables came about.
     "qidpfl_experiments.methods": set(),
-    "qidpfl_experiments.damaged_results": {"pydantic", "qidpfl_shared.command_line", "qidpfl_shared.plugin_loader"},
-    "qidpfl_experiments.tables": {"qidpfl_experiments.damaged_results"},
-    "qidpfl_experiments.guarantees": {"qidpfl_experiments.methods", "qidpfl_experiments.tables"},
-    "qidpfl_experiments.reward_ranges": {"qidpfl_experiments.tables"},
-    "qidpfl_experiments.statistics": {"scipy", "qidpfl_experiments.tables"},
-    "qidpfl_experiments.places": {"qidpfl_experiments.methods", "qidpfl_experiments.tables"},
-    "qidpfl_experiments.verdicts": {"qidpfl_experiments.statistics"},
-    "qidpfl_experiments.claims": {"qidpfl_experiments.methods", "qidpfl_experiments.verdicts"},
-    "qidpfl_experiments.findings": {
-        *("qidpfl_experiments.claims", "qidpfl_experiments.methods", "qidpfl_experiments.places"),
-        *("qidpfl_experiments.reward_ranges", "qidpfl_experiments.statistics", "qidpfl_experiments.tables"),
-        "qidpfl_experiments.verdicts",
+    "qidpfl_experiments.results.damaged_results": {
+        "pydantic",
+        "qidpfl_shared.command_line",
+        "qidpfl_shared.plugin_loader",
     },
-    "qidpfl_experiments.wording": {
-        *("qidpfl_experiments.claims", "qidpfl_experiments.findings", "qidpfl_experiments.places"),
-        *("qidpfl_experiments.statistics", "qidpfl_experiments.verdicts"),
+    "qidpfl_experiments.results.tables": {"qidpfl_experiments.results.damaged_results"},
+    "qidpfl_experiments.results.guarantees": {"qidpfl_experiments.methods", "qidpfl_experiments.results.tables"},
+    "qidpfl_experiments.analysis.reward_ranges": {"qidpfl_experiments.results.tables"},
+    "qidpfl_experiments.analysis.statistics": {"scipy", "qidpfl_experiments.results.tables"},
+    "qidpfl_experiments.analysis.conditions": {"qidpfl_experiments.methods", "qidpfl_experiments.results.tables"},
+    "qidpfl_experiments.analysis.verdicts": {"qidpfl_experiments.analysis.statistics"},
+    "qidpfl_experiments.analysis.claims": {"qidpfl_experiments.methods", "qidpfl_experiments.analysis.verdicts"},
+    "qidpfl_experiments.analysis.evaluate": {
+        *("qidpfl_experiments.analysis.claims", "qidpfl_experiments.methods", "qidpfl_experiments.analysis.conditions"),
+        *(
+            "qidpfl_experiments.analysis.reward_ranges",
+            "qidpfl_experiments.analysis.statistics",
+            "qidpfl_experiments.results.tables",
+        ),
+        "qidpfl_experiments.analysis.verdicts",
     },
-    "qidpfl_experiments.figure_style": {
+    "qidpfl_experiments.report.formatting": {
+        *(
+            "qidpfl_experiments.analysis.claims",
+            "qidpfl_experiments.analysis.evaluate",
+            "qidpfl_experiments.analysis.conditions",
+        ),
+        *("qidpfl_experiments.analysis.statistics", "qidpfl_experiments.analysis.verdicts"),
+    },
+    "qidpfl_experiments.report.figures.style": {
         *("matplotlib", "numpy"),
-        *("qidpfl_experiments.methods", "qidpfl_experiments.places", "qidpfl_experiments.statistics"),
+        *(
+            "qidpfl_experiments.methods",
+            "qidpfl_experiments.analysis.conditions",
+            "qidpfl_experiments.analysis.statistics",
+        ),
     },
     **{
         f"qidpfl_experiments.{name}_figures": {
-            *("matplotlib", "numpy", "qidpfl_shared.core.forecast", "qidpfl_experiments.wording"),
-            *("qidpfl_experiments.figure_style", "qidpfl_experiments.methods", "qidpfl_experiments.places"),
-            *("qidpfl_experiments.statistics", "qidpfl_experiments.summary", "qidpfl_experiments.tables"),
-            *("qidpfl_experiments.guarantees", "qidpfl_experiments.reward_ranges"),
+            *("matplotlib", "numpy", "qidpfl_shared.core.forecast", "qidpfl_experiments.report.formatting"),
+            *(
+                "qidpfl_experiments.report.figures.style",
+                "qidpfl_experiments.methods",
+                "qidpfl_experiments.analysis.conditions",
+            ),
+            *(
+                "qidpfl_experiments.analysis.statistics",
+                "qidpfl_experiments.analysis.summary",
+                "qidpfl_experiments.results.tables",
+            ),
+            *("qidpfl_experiments.results.guarantees", "qidpfl_experiments.analysis.reward_ranges"),
         }
         for name in ("paper", "client", "our")
     },
-    "qidpfl_experiments.figures": {
+    "qidpfl_experiments.report.figures": {
         *(f"qidpfl_experiments.{name}_figures" for name in ("paper", "client", "our")),
-        *("qidpfl_experiments.figure_style", "qidpfl_experiments.places", "qidpfl_experiments.tables"),
+        *(
+            "qidpfl_experiments.report.figures.style",
+            "qidpfl_experiments.analysis.conditions",
+            "qidpfl_experiments.results.tables",
+        ),
     },
-    "qidpfl_experiments.summary": {
-        *("qidpfl_experiments.guarantees", "qidpfl_experiments.methods", "qidpfl_experiments.places"),
-        *("qidpfl_experiments.statistics", "qidpfl_experiments.tables"),
+    "qidpfl_experiments.analysis.summary": {
+        *(
+            "qidpfl_experiments.results.guarantees",
+            "qidpfl_experiments.methods",
+            "qidpfl_experiments.analysis.conditions",
+        ),
+        *("qidpfl_experiments.analysis.statistics", "qidpfl_experiments.results.tables"),
     },
-    "qidpfl_experiments.remarks": {
-        *("qidpfl_experiments.guarantees", "qidpfl_experiments.places", "qidpfl_experiments.tables"),
+    "qidpfl_experiments.report.caveats": {
+        *(
+            "qidpfl_experiments.results.guarantees",
+            "qidpfl_experiments.analysis.conditions",
+            "qidpfl_experiments.results.tables",
+        ),
     },
-    "qidpfl_experiments.report": {"jinja2", "qidpfl_experiments"},
+    "qidpfl_experiments.report.report": {"jinja2", "qidpfl_experiments"},
 }
 # What a pure function has no use for: clocks, files, sockets, the environment, global randomness, logs, threads.
 IMPURE = {

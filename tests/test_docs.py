@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from qidpfl_client.cli.app import app as client_app
 from qidpfl_experiments.__main__ import app as experiments_app
 from qidpfl_experiments.methods import BY_NAME
-from qidpfl_experiments.tables import FILES
+from qidpfl_experiments.results.tables import FILES
 from qidpfl_server.api.routes import clients, reading, roster, tasks
 from qidpfl_server.cli.app import app
 from qidpfl_server.cli.tasks import tasks_app

@@ -23,7 +23,7 @@ from synthetic_results import results
 from qidpfl_client.cli.app import app as client_app
 from qidpfl_client.journal.sqlite_file import JournalFile
 from qidpfl_experiments.__main__ import app as experiments_app
-from qidpfl_experiments.report import About, write_report
+from qidpfl_experiments.report.report import About, write_report
 from qidpfl_server.api.app import create_app
 from qidpfl_server.cli.app import app as server_app
 from qidpfl_server.clock import SystemClock

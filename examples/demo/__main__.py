@@ -21,7 +21,7 @@ from summary import print_summary
 
 from qidpfl_client.api import AdminApi, Retries, connect
 from qidpfl_client.errors import ClientError
-from qidpfl_experiments.services import AuditFailed, ProcessEnded
+from qidpfl_experiments.run.process import AuditFailed, ProcessEnded
 
 PATIENT = Retries(attempts=20, timeout_s=60.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.2)
 

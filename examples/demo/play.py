@@ -13,7 +13,7 @@ from rich.text import Text
 from story import Story, part_of
 
 from qidpfl_client.api import AdminApi
-from qidpfl_experiments.services import ProcessEnded
+from qidpfl_experiments.run.process import ProcessEnded
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.protocol.messages import RoundResult, TaskState
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from scenarios import Scenario
 
-from qidpfl_experiments.services import Service, free_port
+from qidpfl_experiments.run.process import Service, free_port
 
 _GOODBYE_S = 30.0
 

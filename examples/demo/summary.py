@@ -7,7 +7,7 @@ from story import Story
 
 from qidpfl_client.journal.journal import Journal
 from qidpfl_client.journal.ledger import read_ledger
-from qidpfl_experiments.services import audit
+from qidpfl_experiments.run.process import audit
 from qidpfl_shared.core.money import from_micro
 
 

@@ -11,17 +11,17 @@ from rich.table import Table
 
 from qidpfl_shared.command_line import Stopped, stopped_by_signals
 
-from . import options
-from .calibration import Calibration
-from .folder import NotOurFolder, gathered, read_config
 from .methods import METHODS, methods_named
-from .options import asking, guarded, names
 from .own_methods import own_methods
-from .report import About, write_report
-from .running import running
-from .runs import Comparison, run_calibrations, run_tuning
+from .report.report import About, write_report
+from .results.folder import NotOurFolder, gathered, read_config
+from .results.tables import Tables, write_tables
+from .run import options
+from .run.calibration import Calibration
+from .run.options import asking, guarded, names
+from .run.runner import Comparison, run_calibrations, run_tuning
+from .run.session import running
 from .settings import SETTINGS, read_settings
-from .tables import Tables, write_tables
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from qidpfl_experiments import testbed as live
 from qidpfl_experiments.methods import METHODS
-from qidpfl_experiments.services import AuditFailed
-from qidpfl_experiments.tables import Tables, read_tables
+from qidpfl_experiments.results.tables import Tables, read_tables
+from qidpfl_experiments.run import testbed as live
+from qidpfl_experiments.run.process import AuditFailed
 
 OWN = Path(__file__).parents[2] / "examples" / "own_rules.py"
 SCALE = ("--dataset", "digits", "--scale", "smoke")

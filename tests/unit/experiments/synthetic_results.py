@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from qidpfl_experiments.methods import BY_NAME, Kept
-from qidpfl_experiments.tables import CalibrationRow, CellRow, ClientRow, FitRow, Guarantee, RoundRow, Tables
+from qidpfl_experiments.results.tables import CalibrationRow, CellRow, ClientRow, FitRow, Guarantee, RoundRow, Tables
 
 DATASET = "mnist"
 ROUNDS = 12

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from qidpfl_experiments.calibration import Calibration, calibrated, write_overrides
-from qidpfl_experiments.cells import CellResult
-from qidpfl_experiments.plans import Planner
-from qidpfl_experiments.playing import failed
+from qidpfl_experiments.results.tables import ClientRow, RoundRow
+from qidpfl_experiments.run.calibration import Calibration, calibrated, write_overrides
+from qidpfl_experiments.run.cell import CellResult
+from qidpfl_experiments.run.execute import failed
+from qidpfl_experiments.run.grid import Planner
 from qidpfl_experiments.settings import read_settings, setup
-from qidpfl_experiments.tables import ClientRow, RoundRow
 from qidpfl_shared.core.equilibrium import equilibrium
 from qidpfl_shared.protocol.presets import preset
 

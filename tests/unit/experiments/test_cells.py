@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from qidpfl_experiments.cells import Cell, CellFiles, CellResult
-from qidpfl_experiments.damaged_results import DamagedResults
-from qidpfl_experiments.folder import NotOurFolder, ResultsFolder, gathered, opened, read_config
 from qidpfl_experiments.methods import QI_DPFL
-from qidpfl_experiments.plans import Planner
-from qidpfl_experiments.playing import failed
+from qidpfl_experiments.results.damaged_results import DamagedResults
+from qidpfl_experiments.results.folder import NotOurFolder, ResultsFolder, gathered, opened, read_config
+from qidpfl_experiments.results.tables import ClientRow, Tables
+from qidpfl_experiments.run.cell import Cell, CellFiles, CellResult
+from qidpfl_experiments.run.execute import failed
+from qidpfl_experiments.run.grid import Planner
 from qidpfl_experiments.settings import Setup, read_settings, setup
-from qidpfl_experiments.tables import ClientRow, Tables
 from qidpfl_shared.protocol.presets import merged
 
 SETUP = setup(read_settings(), dataset="digits", scale="smoke", variant="recommended", partitions=["iid"])

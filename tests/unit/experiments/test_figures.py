@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 from synthetic_results import results
 
-from qidpfl_experiments.figure_style import Drawing, looks, rendered
-from qidpfl_experiments.figures import FIGURES, Picture, pictures
+from qidpfl_experiments.analysis.conditions import Place, at
 from qidpfl_experiments.methods import BY_NAME
-from qidpfl_experiments.paper_figures import accuracy_of_models, accuracy_of_strategies, calibration
-from qidpfl_experiments.places import Place, at
-from qidpfl_experiments.tables import Tables
+from qidpfl_experiments.report.figures import FIGURES, Picture, pictures
+from qidpfl_experiments.report.figures.paper import accuracy_of_models, accuracy_of_strategies, calibration
+from qidpfl_experiments.report.figures.style import Drawing, looks, rendered
+from qidpfl_experiments.results.tables import Tables
 
 PLACE = Place(dataset="mnist", partition="dirichlet")
 LOOKS = looks(["my-rule"])

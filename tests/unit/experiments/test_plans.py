@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from qidpfl_experiments.cells import CellResult
 from qidpfl_experiments.methods import BY_NAME, METHODS, QI_DPFL, Method, Reward, UnknownMethod, methods_named
-from qidpfl_experiments.plans import SWEEP_SEED, Planner, Unplannable
-from qidpfl_experiments.playing import failed
+from qidpfl_experiments.results.tables import RoundRow
+from qidpfl_experiments.run.cell import CellResult
+from qidpfl_experiments.run.execute import failed
+from qidpfl_experiments.run.grid import SWEEP_SEED, Planner, Unplannable
 from qidpfl_experiments.settings import read_settings, setup
-from qidpfl_experiments.tables import RoundRow
 from qidpfl_shared.core.reward import RewardRange
 from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 

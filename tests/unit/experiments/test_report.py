@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from synthetic_results import results
 
-from qidpfl_experiments import wording
+from qidpfl_experiments.analysis.statistics import Estimate, estimate
 from qidpfl_experiments.methods import BY_NAME
-from qidpfl_experiments.report import About, flat, write_report
-from qidpfl_experiments.statistics import Estimate, estimate
-from qidpfl_experiments.tables import Guarantee, Tables, TuningRow
+from qidpfl_experiments.report import formatting
+from qidpfl_experiments.report.report import About, flat, write_report
+from qidpfl_experiments.results.tables import Guarantee, Tables, TuningRow
 
 ABOUT = About(
     title="MNIST <at> full scale",
@@ -218,7 +218,7 @@ def test_nested_settings_get_dotted_names() -> None:
     ],
 )
 def test_numbers_have_no_more_digits_than_a_reader_can_use(value: float | None, text: str) -> None:
-    assert wording.number(value) == text
+    assert formatting.number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -226,11 +226,11 @@ def test_numbers_have_no_more_digits_than_a_reader_can_use(value: float | None, 
     [([0.0, 0.0], "0"), ([250.0, 250.0], "250 ± 0"), ([118.0, 118.02], "118.0 ± 0.1"), ([4.0], "4.00"), ([], "–")],
 )
 def test_means_are_given_with_half_the_width_of_their_interval(values: list[float], text: str) -> None:
-    assert wording.mean(estimate(values)) == text
+    assert formatting.mean(estimate(values)) == text
 
 
 def test_differences_always_have_a_sign() -> None:
     found = Estimate(mean=0.5, low=-0.25, high=1.25, n=3)
-    assert wording.signed(found.mean) == "+0.50"
-    assert wording.interval(found) == "−0.25 … +1.25"
-    assert wording.signed(0.0) == "0.00"
+    assert formatting.signed(found.mean) == "+0.50"
+    assert formatting.interval(found) == "−0.25 … +1.25"
+    assert formatting.signed(0.0) == "0.00"

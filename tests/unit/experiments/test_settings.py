@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from qidpfl_experiments.plans import Planner
+from qidpfl_experiments.run.grid import Planner
 from qidpfl_experiments.settings import SETTINGS, SettingsError, read_settings, setup
 from qidpfl_shared.protocol.task_spec.parts import PartitionKind
 

@@ -6,7 +6,7 @@ A claim is one or more comparisons on the same seeds, all of which it needs. Not
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .methods import Method
+from ..methods import Method
 from .verdicts import Order, Rule
 
 # Five seeds do not resolve smaller differences in accuracy, in points.

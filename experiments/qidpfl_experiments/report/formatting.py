@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 
-from .claims import Comparison, Metric
-from .findings import Finding
-from .places import method_named
-from .statistics import Estimate
-from .verdicts import Order, Rule
+from ..analysis.claims import Comparison, Metric
+from ..analysis.conditions import method_named
+from ..analysis.evaluate import Finding
+from ..analysis.statistics import Estimate
+from ..analysis.verdicts import Order, Rule
 
 UNKNOWN = "–"
 # Below this numbers are written with a power of ten.

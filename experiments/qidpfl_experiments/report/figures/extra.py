@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from . import wording
-from .figure_style import BLUE, GREY, ORANGE, SKY, Drawing, Looks
-from .methods import QI_DPFL, Method
-from .places import methods_in
-from .statistics import Estimate, estimate
-from .summary import PARTS, TimeRow, times
-from .tables import CellRow, Tables
+from ...analysis.conditions import methods_in
+from ...analysis.statistics import Estimate, estimate
+from ...analysis.summary import PARTS, TimeRow, times
+from ...methods import QI_DPFL, Method
+from ...results.tables import CellRow, Tables
+from .. import formatting
+from .style import BLUE, GREY, ORANGE, SKY, Drawing, Looks
 
 # How far apart methods stand that paid the same, as a share of all the money on the axis.
 _BESIDE = 0.02
@@ -88,8 +88,8 @@ def _money_caption(paid: Sequence[tuple[Method, Sequence[CellRow]]], limit: Esti
     best = max(means, key=lambda method: found.mean if (found := means[method]) else 0.0)
     told = [
         f"{'the most accurate is ' if method is best else ''}{method.title}, "
-        f"{wording.mean(means[method], factor=100, digits=2, unit='%')} for "
-        f"{wording.mean(estimate(cell.paid for cell in cells))}"
+        f"{formatting.mean(means[method], factor=100, digits=2, unit='%')} for "
+        f"{formatting.mean(estimate(cell.paid for cell in cells))}"
         for method, cells in paid
         if method is best or method.name == QI_DPFL.name
     ]

@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .guarantees import guarantee_of
-from .methods import Method
-from .places import methods_in
+from ..methods import Method
+from ..results.guarantees import guarantee_of
+from ..results.tables import Guarantee, RoundRow, Tables
+from .conditions import methods_in
 from .statistics import Estimate, estimate
-from .tables import Guarantee, RoundRow, Tables
 
 # The parts of a round, which together are its wall clock.
 PARTS: dict[str, Callable[[RoundRow], float]] = {

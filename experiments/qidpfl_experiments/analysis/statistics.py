@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from scipy import stats
 
-from .tables import RoundRow
+from ..results.tables import RoundRow
 
 CONFIDENCE = 0.95
 # Values this near to each other, relative to their size, are one value that was rounded differently.

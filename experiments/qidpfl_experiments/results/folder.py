@@ -15,13 +15,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from .calibration import Calibration, write_overrides
-from .cells import CellFiles, CellResult
+from ..methods import QI_DPFL, SWEEPS
+from ..run.calibration import Calibration, write_overrides
+from ..run.cell import CellFiles, CellResult
+from ..run.grid import Planner
+from ..settings import Setup
 from .damaged_results import DamagedResults
 from .durable_files import write_durably
-from .methods import QI_DPFL, SWEEPS
-from .plans import Planner
-from .settings import Setup
 from .tables import CalibrationRow, Tables, TuningRow, read_tables, write_tables
 
 _OWN_PACKAGES = ("qidpfl-shared", "qidpfl-server", "qidpfl-client", "qidpfl-experiments")

@@ -52,7 +52,7 @@ class Service:
         with self.log.open("a") as log:
             self._said_before = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "qidpfl_experiments.leash", *self._command],
+                [sys.executable, "-m", "qidpfl_experiments.run.child_process", *self._command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -13,10 +13,10 @@ from pathlib import Path
 from qidpfl_shared.core.forecast import CurveFit, RangeStatus, fit_accuracy_curve, reward_range
 from qidpfl_shared.core.reward import RewardRange
 
-from .cells import CellResult, failure_of
-from .plans import range_overrides
-from .settings import Setup
-from .tables import CalibrationRow, FitRow
+from ..results.tables import CalibrationRow, FitRow
+from ..settings import Setup
+from .cell import CellResult, failure_of
+from .grid import range_overrides
 
 # A curve of three constants goes through any three points: only a fourth can contradict it.
 FEWEST_RUNS = 4

@@ -6,12 +6,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from . import wording
-from .figure_style import GREY, VERMILION, Drawing, Looks
-from .guarantees import guarantee_of
-from .methods import QI_DPFL, Kept, Method
-from .places import methods_in
-from .tables import ClientRow, Guarantee, Tables
+from ...analysis.conditions import methods_in
+from ...methods import QI_DPFL, Kept, Method
+from ...results.guarantees import guarantee_of
+from ...results.tables import ClientRow, Guarantee, Tables
+from .. import formatting
+from .style import GREY, VERMILION, Drawing, Looks
 
 # How far the dots of a row are spread, so that clients do not hide each other.
 _SPREAD = 0.28
@@ -67,7 +67,7 @@ def _pay_range(rows: Sequence[ClientRow]) -> str:
     if not rows:
         return ""
     earned = [row.earned for row in rows]
-    return f"Who took part earned {wording.number(min(earned))} to {wording.number(max(earned))}."
+    return f"Who took part earned {formatting.number(min(earned))} to {formatting.number(max(earned))}."
 
 
 def distance_and_selection(tables: Tables, looks: Looks) -> Drawing | None:
@@ -129,7 +129,7 @@ def _edge(rows: Sequence[ClientRow]) -> str:
     left = [row.label_distance for row in rows if not row.selected]
     if not kept or not left:
         return ""
-    farthest, nearest = wording.number(max(kept)), wording.number(min(left))
+    farthest, nearest = formatting.number(max(kept)), formatting.number(min(left))
     return f" (the farthest kept at {farthest}, the nearest left out at {nearest})"
 
 
@@ -170,7 +170,7 @@ def _ledgers_caption(tables: Tables, worth: Mapping[Method, Guarantee]) -> str:
     about = "Every dot is one client of one seed: all that it released, label histogram included."
     told = {
         guarantee: "; ".join(
-            f"{method.title} {wording.number(max(_epsilons(tables, method)))}"
+            f"{method.title} {formatting.number(max(_epsilons(tables, method)))}"
             for method in worth
             if worth[method] is guarantee
         )

@@ -6,8 +6,8 @@ Statistics, figures and claims speak of finished cells only; the others are list
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .methods import BY_NAME, METHODS, Kept, Method, Reward, Role
-from .tables import CalibrationRow, CellRow, Key, Tables, TuningRow
+from ..methods import BY_NAME, METHODS, Kept, Method, Reward, Role
+from ..results.tables import CalibrationRow, CellRow, Key, Tables, TuningRow
 
 FINISHED = "finished"
 IID = "iid"

@@ -8,10 +8,10 @@ from qidpfl_shared.core.money import to_micro
 from qidpfl_shared.core.reward import RewardRange
 from qidpfl_shared.protocol.presets import merged
 
-from .cells import Cell, CellResult
-from .methods import Kept, Method, Reward
-from .settings import Setup
-from .tables import Key
+from ..methods import Kept, Method, Reward
+from ..results.tables import Key
+from ..settings import Setup
+from .cell import Cell, CellResult
 
 # A sweep must not be chosen by the very divisions of the data on which the methods are compared.
 SWEEP_SEED = 1_000_000

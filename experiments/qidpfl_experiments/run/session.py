@@ -12,11 +12,11 @@ from qidpfl_shared.protocol.task_spec.parts import WorkloadSpec
 from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 from qidpfl_shared.workloads.loading import load_workload
 
-from .folder import ResultsFolder, opened
+from ..results.folder import ResultsFolder, opened
+from .grid import Planner
 from .options import Request
-from .plans import Planner
 from .progress import RunProgress
-from .runs import Runner
+from .runner import Runner
 from .testbed import Placement, Testbed
 
 

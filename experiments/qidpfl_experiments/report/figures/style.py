@@ -13,9 +13,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .methods import BY_NAME, Method
-from .places import Place
-from .statistics import Estimate
+from ...analysis.conditions import Place
+from ...analysis.statistics import Estimate
+from ...methods import BY_NAME, Method
 
 _DPI = 110
 _STYLE = {

@@ -15,13 +15,13 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from qidpfl_shared.core.forecast import AccuracyCurve
 
-from . import wording
-from .figure_style import BLUE, GREEN, VERMILION, Drawing, Lines, Looks, dots, focus, line
-from .methods import QI_DPFL, Method, Role
-from .places import methods_in
-from .reward_ranges import limits_in
-from .statistics import Estimate, estimate, per_round
-from .tables import CellRow, FitRow, RoundRow, Tables
+from ...analysis.conditions import methods_in
+from ...analysis.reward_ranges import limits_in
+from ...analysis.statistics import Estimate, estimate, per_round
+from ...methods import QI_DPFL, Method, Role
+from ...results.tables import CellRow, FitRow, RoundRow, Tables
+from .. import formatting
+from .style import BLUE, GREEN, VERMILION, Drawing, Lines, Looks, dots, focus, line
 
 MODELS = ("fedavg", "fedavg-select", "fedavg-dp", "qi-dpfl")
 STRATEGIES = ("qi-dpfl", "max", "max-select", "random", "random-select", "fedavg-dp")
@@ -128,7 +128,7 @@ def _limits(tables: Tables) -> str:
     limits = limits_in(tables)
     if limits is None:
         return ""
-    low, high = wording.number(limits.lowest), wording.number(limits.highest)
+    low, high = formatting.number(limits.lowest), formatting.number(limits.highest)
     above = "" if limits.highest is None else f" or more than {high}"
     return f" Nobody may pay less than {low}{above} in a round ({limits.kind})."
 
@@ -190,11 +190,11 @@ def _seen(whole: Sequence[tuple[Method, Estimate]], measure: _Measure) -> str:
         between = [("", one) for one in ranked[1:-1] if one[0].name == QI_DPFL.name]
         named = [*between, *extremes]
     values = "; ".join(
-        f"{rank}{method.title}, {wording.mean(found, digits=measure.digits, unit=measure.unit)}"
+        f"{rank}{method.title}, {formatting.mean(found, digits=measure.digits, unit=measure.unit)}"
         for rank, (method, found) in named
     )
     seeds = [found.n for _, found in whole]
-    bands = f"Bands and bars are 95 % intervals over {wording.range_of(seeds)} seeds."
+    bands = f"Bands and bars are 95 % intervals over {formatting.range_of(seeds)} seeds."
     if max(seeds) == 1:
         bands = "One seed, so there are no bands."
     return f"At the right, {measure.whole_label.removesuffix(', in %')}: {values}. {bands}"
@@ -262,14 +262,14 @@ def _admissible(axes: Axes, fit: FitRow, curve: AccuracyCurve) -> None:
 
 
 def _rewards(fit: FitRow) -> str:
-    low, high = wording.number(fit.reward_min), wording.number(fit.reward_max)
+    low, high = formatting.number(fit.reward_min), formatting.number(fit.reward_max)
     return f"{low} and more" if fit.reward_max is None else f"{low} to {high}"
 
 
 def _calibration_caption(tables: Tables, fit: FitRow | None) -> str:
     kept = [row.selected for row in tables.calibration if row.accuracy is not None]
     about = (
-        f"{len(kept)} runs with {wording.range_of(kept)} clients and the same reward in every round, judged on "
+        f"{len(kept)} runs with {formatting.range_of(kept)} clients and the same reward in every round, judged on "
         "validation records of the training data."
     )
     failed = len(tables.calibration) - len(kept)
@@ -279,7 +279,7 @@ def _calibration_caption(tables: Tables, fit: FitRow | None) -> str:
         return f"{about} Too few are left for a curve."
     if curve_of(fit) is None:
         return f"{about} They determine no curve ({fit.status})."
-    fitted = f"The curve misses them by {wording.number(100 * fit.rmse, digits=2)} points (root mean square)."
+    fitted = f"The curve misses them by {formatting.number(100 * fit.rmse, digits=2)} points (root mean square)."
     if fit.reward_min is None:
         return f"{about} {fitted} No reward is admissible ({fit.range_status})."
     return f"{about} {fitted} Admissible are rewards of {_rewards(fit)} per round."

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .tables import Tables
+from ..results.tables import Tables
 
 # Limits are rounded to micro-units before a task gets them.
 _SAME_REWARD = 1e-6

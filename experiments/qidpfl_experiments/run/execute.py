@@ -15,9 +15,9 @@ from qidpfl_shared.protocol.messages import ClientSummary, RoundResult, TaskView
 from qidpfl_shared.protocol.releases import round_of
 from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 
-from .cells import Cell, CellResult
-from .services import ProcessEnded
-from .tables import CellRow, ClientRow, Guarantee, RoundRow
+from ..results.tables import CellRow, ClientRow, Guarantee, RoundRow
+from .cell import Cell, CellResult
+from .process import ProcessEnded
 from .testbed import Testbed
 
 

@@ -3,18 +3,12 @@
 import re
 from dataclasses import dataclass
 
-from .client_figures import budgets_and_payments, distance_and_selection, privacy_ledgers
-from .figure_style import looks, rendered
-from .our_figures import accuracy_against_money, wall_clock
-from .paper_figures import (
-    accuracy_of_models,
-    accuracy_of_strategies,
-    calibration,
-    cost_of_strategies,
-    reward_of_strategies,
-)
-from .places import Place, at, finished, places
-from .tables import Tables
+from ...analysis.conditions import Place, at, finished, places
+from ...results.tables import Tables
+from .clients import budgets_and_payments, distance_and_selection, privacy_ledgers
+from .extra import accuracy_against_money, wall_clock
+from .paper import accuracy_of_models, accuracy_of_strategies, calibration, cost_of_strategies, reward_of_strategies
+from .style import looks, rendered
 
 FIGURES = (
     accuracy_of_models,

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from .guarantees import is_heuristic
-from .places import failures, finished, places
-from .tables import Tables
+from ..analysis.conditions import failures, finished, places
+from ..results.guarantees import is_heuristic
+from ..results.tables import Tables
 
 
 def remarks_on(tables: Tables, *, is_full: bool, reproducible: bool) -> tuple[str, ...]:

@@ -8,16 +8,16 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from . import wording
-from .claims import Claim
+from ..analysis.claims import Claim
+from ..analysis.conditions import Place, at, failures, finished, places
+from ..analysis.evaluate import Outcome, outcomes, write_claims
+from ..analysis.summary import PARTS, SummaryRow, TimeRow, summary, times
+from ..analysis.verdicts import Verdict
+from ..results.guarantees import is_heuristic
+from ..results.tables import Tables
+from . import formatting
+from .caveats import remarks_on
 from .figures import Picture, pictures
-from .findings import Outcome, outcomes, write_claims
-from .guarantees import is_heuristic
-from .places import Place, at, failures, finished, places
-from .remarks import remarks_on
-from .summary import PARTS, SummaryRow, TimeRow, summary, times
-from .tables import Tables
-from .verdicts import Verdict
 
 FIGURES_FOLDER = "figures"
 
@@ -116,13 +116,13 @@ def overview_cell(claim: Claim, outcome: Outcome | None) -> str:
     """The effect that the overview shows beside a verdict: that of a claim with one comparison."""
     if outcome is None or len(claim.comparisons) > 1:
         return ""
-    return f"{wording.signed(outcome.findings[0].effect.mean)} {outcome.findings[0].comparison.metric.unit}"
+    return f"{formatting.signed(outcome.findings[0].effect.mean)} {outcome.findings[0].comparison.metric.unit}"
 
 
 def _environment() -> Environment:
     # Only the page is HTML: in the README the marks of Markdown are escaped instead.
     environment = Environment(
-        loader=PackageLoader("qidpfl_experiments"),
+        loader=PackageLoader("qidpfl_experiments.report"),
         autoescape=lambda name: bool(name) and ".html" in str(name),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -133,7 +133,7 @@ def _environment() -> Environment:
         "base64": lambda data: base64.b64encode(data).decode("ascii"),
         "slug": lambda verdict: str(verdict).replace(" ", "-"),
     }
-    environment.globals |= {"words": wording, "overview_cell": overview_cell}
+    environment.globals |= {"words": formatting, "overview_cell": overview_cell}
     return environment
 
 

@@ -15,9 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 
-from .damaged_results import DamagedResults
-from .durable_files import write_durably
-from .tables import CellRow, ClientRow, Key, RoundRow
+from ..results.damaged_results import DamagedResults
+from ..results.durable_files import write_durably
+from ..results.tables import CellRow, ClientRow, Key, RoundRow
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,12 @@ from qidpfl_shared.command_line import one_line_errors, sharing_options
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.workloads.workload import WorkloadError
 
-from .damaged_results import DamagedResults
-from .folder import NotOurFolder
-from .methods import UnknownMethod
-from .own_methods import OwnMethodError
-from .services import AuditFailed, ProcessEnded
-from .settings import SETTINGS, SettingsError, Setup, read_settings, setup
+from ..methods import UnknownMethod
+from ..own_methods import OwnMethodError
+from ..results.damaged_results import DamagedResults
+from ..results.folder import NotOurFolder
+from ..settings import SETTINGS, SettingsError, Setup, read_settings, setup
+from .process import AuditFailed, ProcessEnded
 
 Dataset = Annotated[str, typer.Option(help="digits, mnist, emnist, cifar10, or one of your settings")]
 Partitions = Annotated[str, typer.Option("--partition", help="how records are divided; several between commas")]

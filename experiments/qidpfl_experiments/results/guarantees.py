@@ -1,6 +1,6 @@
 """What the epsilons of a method are worth: a proof, a heuristic, or nothing."""
 
-from .methods import Method
+from ..methods import Method
 from .tables import Guarantee, Tables
 
 _WEAKEST_FIRST = (Guarantee.NONE, Guarantee.HEURISTIC, Guarantee.PROVEN)

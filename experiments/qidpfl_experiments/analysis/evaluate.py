@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from ..methods import Reward, Role
+from ..results.tables import CellRow, Tables
 from .claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Comparison, Metric, claims_about
-from .methods import Reward, Role
-from .places import IID, Place, at, finished, method_named, methods_in, places
+from .conditions import IID, Place, at, finished, method_named, methods_in, places
 from .reward_ranges import limits_in, rewards_by_seed
 from .statistics import Differences, Estimate, differences
-from .tables import CellRow, Tables
 from .verdicts import Order, Rule, Verdict, all_of, judge
 
 _COLUMNS: dict[Metric, Callable[[CellRow], float | None]] = {

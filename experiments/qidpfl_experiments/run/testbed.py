@@ -10,7 +10,7 @@ import httpx
 
 from qidpfl_client.api import AdminApi, Retries, connect
 
-from .services import AuditFailed, ProcessEnded, Service, audit, free_port
+from .process import AuditFailed, ProcessEnded, Service, audit, free_port
 
 # The coordinator may have been killed and be starting again.
 _PATIENT = Retries(attempts=20, timeout_s=120.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.2)

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from ..methods import QI_DPFL, Method
+from ..results.tables import TuningRow
 from .calibration import Calibration, calibrated
-from .cells import Cell, CellFiles, CellResult, failure_of
-from .methods import QI_DPFL, Method
-from .plans import Planner, Unplannable
-from .playing import failed, play
+from .cell import Cell, CellFiles, CellResult, failure_of
+from .execute import failed, play
+from .grid import Planner, Unplannable
 from .progress import RunProgress
-from .tables import TuningRow
 from .testbed import Testbed
 
 Leaders = dict[tuple[str, int], CellResult]

@@ -1,0 +1,1 @@
+"""A results folder: its tables and its other files."""

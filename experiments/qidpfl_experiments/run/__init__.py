@@ -1,0 +1,1 @@
+"""Runs of methods as real tasks on a live coordinator."""
