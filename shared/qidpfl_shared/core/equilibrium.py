@@ -1,11 +1,14 @@
-"""Stage II: the privacy budgets that clients choose once a reward is announced (Theorem 1, completed).
+"""Stage II: the privacy budgets that clients choose after a reward is announced (Theorem 1, completed).
 
 Client i pays c_i = φ1·ν_i per unit of budget and receives the share s_i = ρ_i/S of the reward R, where S is the
 sum of all budgets. At the equilibrium s_i = max(0, 1 - c_i·S/R), or cap_i/S where the client's cap binds. The sum of
-the shares falls strictly in S, so exactly one S makes it 1: the equilibrium exists and is unique.
+the shares falls strictly in S, so exactly one S makes it 1. The equilibrium therefore exists and is unique.
 
-Theorem 1 as printed lacks the `max(0, .)`: it turns negative as soon as one client values its privacy more than
-Σν/(N-1), which in a heterogeneous population is the rule.
+Theorem 1 as printed lacks the `max(0, .)`. Its budgets become negative if one client has a privacy value above
+Σν/(N-1), which is usual in a heterogeneous population.
+
+All functions raise `ImpossibleArgument` for a number that is not finite, has the wrong sign or the wrong type, and for
+sequences of different lengths.
 """
 
 import math
@@ -17,12 +20,12 @@ import numpy as np
 from . import arguments
 from .arguments import ImpossibleArgument, Mask, Numbers, Vector
 
-# A share this small is a client exactly at the edge of the active set, seen through rounding: its budget is 0.
+# A client exactly at the edge of the active set has a share this small because of rounding. Its budget is 0.
 EDGE_SHARE = 1e-12
 
 
 class MarketStatus(StrEnum):
-    """Whether there is a market, and if not, why."""
+    """Whether there is a market; if not, the reason."""
 
     EQUILIBRIUM = "equilibrium"
     TOO_FEW_CLIENTS = "too_few_clients"
@@ -31,7 +34,7 @@ class MarketStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Equilibrium:
-    """What every client does at a given reward; all zeros when the status is not `equilibrium`."""
+    """What each client does at a given reward; all zeros if the status is not `equilibrium`."""
 
     status: MarketStatus
     reward: float
@@ -43,14 +46,18 @@ class Equilibrium:
 
     @property
     def active(self) -> Mask:
-        """The clients that bid; the others are priced out or unable."""
+        """The clients that bid. The others are priced out or have a cap of 0."""
         return self.budgets > 0
 
 
 def active_set(*, privacy_values: Numbers) -> Mask:
-    """The clients with a positive budget in the equilibrium without caps, which no reward changes.
+    """Return the clients with a positive budget in the equilibrium without caps. The reward does not change this set.
 
-    In ascending order of ν the k-th client is in while (k-1)·ν_k < ν_1 + … + ν_k. Equal values are in or out together.
+    In ascending order of ν the k-th client is active if (k-1)·ν_k < ν_1 + … + ν_k. Equal values are all active or all
+    inactive.
+
+    >>> active_set(privacy_values=[1.0, 2.0, 9.0]).tolist()
+    [True, True, False]
     """
     values = arguments.positive_vector("privacy_values", privacy_values)
     if values.size < 2:
@@ -67,10 +74,18 @@ def active_set(*, privacy_values: Numbers) -> Mask:
 def equilibrium(
     *, reward: float, privacy_values: Numbers, privacy_weight: float, caps: Numbers | None = None
 ) -> Equilibrium:
-    """Budgets that no client wants to change alone once the reward is announced (Theorem 1, completed).
+    """Return the budgets that no client wants to change alone after the reward is announced (Theorem 1, completed).
 
-    A client whose privacy is too dear to sell has budget 0; so has one with cap 0, which cannot bid. With fewer than
-    two able clients, or without a reward, there is no market: the status says so and everything is 0.
+    A client has budget 0 if its privacy value is too high or its cap is 0. There is no market without a reward, or with
+    fewer than two clients that have a cap above 0. The status says which, and all numbers are 0.
+
+    Raises `ImpossibleArgument` also if the total budget is too large or too small for a float.
+
+    >>> market = equilibrium(reward=10.0, privacy_values=[1.0, 2.0, 9.0], privacy_weight=1.0)
+    >>> market.budgets.round(3).tolist()
+    [2.222, 1.111, 0.0]
+    >>> market.payments.round(3).tolist()
+    [6.667, 3.333, 0.0]
     """
     reward = arguments.non_negative("reward", reward)
     weight = arguments.positive("privacy_weight", privacy_weight)
@@ -98,14 +113,22 @@ def equilibrium(
 
 
 def uncapped_shares(*, privacy_values: Numbers) -> Vector:
-    """Everybody's share of the reward in the equilibrium without caps: it depends on the privacy values alone."""
+    """Return each client's share of the reward without caps. It depends on the privacy values alone.
+
+    >>> uncapped_shares(privacy_values=[1.0, 2.0, 9.0]).round(3).tolist()
+    [0.667, 0.333, 0.0]
+    """
     values = arguments.positive_vector("privacy_values", privacy_values)
     active = active_set(privacy_values=values)
     return _shares_of_active(values, active)
 
 
 def budget_per_reward(*, privacy_values: Numbers, privacy_weight: float) -> Vector:
-    """The paper's constant "C_i": without caps ρ_i = C_i·R for every reward R; 0 outside the active set."""
+    """Return the paper's constants C_i: without caps ρ_i = C_i·R for every reward R; 0 outside the active set.
+
+    >>> budget_per_reward(privacy_values=[1.0, 2.0, 9.0], privacy_weight=1.0).round(3).tolist()
+    [0.222, 0.111, 0.0]
+    """
     values = arguments.positive_vector("privacy_values", privacy_values)
     weight = arguments.positive("privacy_weight", privacy_weight)
     active = active_set(privacy_values=values)
@@ -115,7 +138,11 @@ def budget_per_reward(*, privacy_values: Numbers, privacy_weight: float) -> Vect
 
 
 def theorem_1_literal(*, reward: float, privacy_values: Numbers, privacy_weight: float) -> Vector:
-    """Theorem 1 exactly as printed (eq. 20), for comparison and teaching: budgets may come out negative."""
+    """Return the budgets of Theorem 1 exactly as printed (eq. 20), for comparison only. They may be negative.
+
+    >>> theorem_1_literal(reward=10.0, privacy_values=[1.0, 2.0, 9.0], privacy_weight=1.0).round(3).tolist()
+    [1.389, 1.111, -0.833]
+    """
     reward = arguments.non_negative("reward", reward)
     weight = arguments.positive("privacy_weight", privacy_weight)
     values = arguments.positive_vector("privacy_values", privacy_values)
@@ -129,9 +156,12 @@ def theorem_1_literal(*, reward: float, privacy_values: Numbers, privacy_weight:
 def best_response(
     *, reward: float, total: float, privacy_value: float, privacy_weight: float, cap: float = math.inf
 ) -> float:
-    """A client's own equilibrium budget from the announced reward and total alone (eq. 23).
+    """Return a client's equilibrium budget from the announced reward and total alone (eq. 23); 0: do not bid.
 
-    This is what the client needs to know, and all it learns: nobody else's privacy value. 0 means: do not bid.
+    The client learns no privacy value of another client.
+
+    >>> round(best_response(reward=10.0, total=10 / 3, privacy_value=2.0, privacy_weight=1.0), 3)
+    1.111
     """
     reward = arguments.non_negative("reward", reward)
     total = arguments.non_negative("total", total)
@@ -146,7 +176,11 @@ def best_response(
 def reward_for_total(
     *, total: float, privacy_values: Numbers, privacy_weight: float, caps: Numbers | None = None
 ) -> float:
-    """The reward at which the clients' budgets add up to `total`; infinity when their caps do not allow it."""
+    """Return the reward at which the clients' budgets add up to `total`; infinity if their caps do not allow it.
+
+    >>> round(reward_for_total(total=10 / 3, privacy_values=[1.0, 2.0, 9.0], privacy_weight=1.0), 3)
+    10.0
+    """
     total = arguments.non_negative("total", total)
     weight = arguments.positive("privacy_weight", privacy_weight)
     values = arguments.positive_vector("privacy_values", privacy_values)
@@ -168,9 +202,12 @@ def reward_for_total(
 
 
 def saturation_reward(*, privacy_values: Numbers, privacy_weight: float, caps: Numbers) -> float:
-    """The reward from which on every cap binds, so that any more is wasted.
+    """Return the smallest reward at which every cap binds. A higher reward buys no more budget.
 
-    Infinity while somebody has no cap, and where there is no market.
+    The result is infinity if a client has no cap, or if there is no market.
+
+    >>> saturation_reward(privacy_values=[1.0, 2.0], privacy_weight=1.0, caps=[1.0, 1.0])
+    8.0
     """
     weight = arguments.positive("privacy_weight", privacy_weight)
     values = arguments.positive_vector("privacy_values", privacy_values)
@@ -183,7 +220,11 @@ def saturation_reward(*, privacy_values: Numbers, privacy_weight: float, caps: N
 
 
 def sums_of_others(budgets: Vector) -> Vector:
-    """Σ_{j≠i} of each i from sums before and after it: total - own would lose a small remainder beside a large own."""
+    """Return Σ_{j≠i} for each i, from the sums before and after it. `total - own` would lose small remainders.
+
+    >>> sums_of_others(np.array([1.0, 2.0, 4.0])).tolist()
+    [6.0, 5.0, 3.0]
+    """
     before = np.concatenate(([0.0], np.cumsum(budgets)[:-1])) if budgets.size else budgets
     after = np.concatenate((np.cumsum(budgets[::-1])[::-1][1:], [0.0])) if budgets.size else budgets
     sums: Vector = before + after
@@ -203,7 +244,7 @@ def _no_market(status: MarketStatus, reward: float, clients: int) -> Equilibrium
 
 
 def _solve(reward: float, weight: float, values: Vector, limits: Vector) -> tuple[float, Vector, Vector]:
-    """The equilibrium total, shares and budgets of at least two able clients."""
+    """Return the equilibrium total, shares and budgets of at least two clients with a cap above 0."""
     active = active_set(privacy_values=values)
     total = reward * _total_per_reward(values[active], weight)
     if not 0 < total < math.inf:
@@ -239,11 +280,11 @@ def _capped_shares(total: float, slopes: Vector, limits: Vector) -> Vector:
 
 
 def _capped_total(start: float, slopes: Vector, limits: Vector) -> float:
-    """The root S of Σ clip(1 - slope_i·S, 0, cap_i/S) = 1, at most `start`.
+    """Return the root S of Σ clip(1 - slope_i·S, 0, cap_i/S) = 1, which is at most `start`.
 
-    Within one set of interior and capped clients the sum is a - b·S + k/S, whose root is that of a quadratic. The set
-    at the root of the current set is tried next; a bracket catches the steps that lead away, and every third step
-    halves it, so that the search always ends.
+    For a fixed set of interior and capped clients the sum is a - b·S + k/S, whose root is that of a quadratic. The
+    search moves to that root and takes the set there. It keeps a bracket and halves it at every third step, so it
+    always ends.
     """
     low, high, total = 0.0, start, start
     for step in range(500):
@@ -265,10 +306,10 @@ def _share_sum(reward: float, total: float, costs: Vector, limits: Vector) -> fl
 
 
 def _reward_by_bisection(low: float, total: float, costs: Vector, limits: Vector) -> float:
-    """The smallest reward at which the shares at a given total add up to 1, up to rounding; their sum grows with it.
+    """Return the smallest reward at which the shares at a given total add up to 1, up to rounding.
 
-    Between two rewards at which nobody moves (all bidders at their caps, the next one not yet in) the total stays the
-    same: rounding must not push the answer to the upper one.
+    The sum of the shares grows with the reward. It is constant where all bidders are at their caps and the next client
+    does not bid yet; rounding must not move the answer to the upper end of such a range.
     """
 
     def too_small(reward: float) -> bool:

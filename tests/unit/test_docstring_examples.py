@@ -1,0 +1,18 @@
+"""The examples in docstrings of public modules run, and their output is what the docstring shows."""
+
+import doctest
+import importlib
+
+import pytest
+
+MODULES = [
+    "qidpfl_shared.core.equilibrium",
+    "qidpfl_shared.core.money",
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_of_a_module_run(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted > 0, f"{name} has no example"
+    assert result.failed == 0
