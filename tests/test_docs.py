@@ -230,6 +230,18 @@ def test_every_command_of_the_readme_exists(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
+COMPOSE_IMPORTS = [
+    tuple(found)
+    for file in sorted(ROOT.glob("docker-compose*.yml"))
+    for found in re.findall(r"from (qidpfl_[\w.]+) import (\w+)", file.read_text())
+]
+
+
+@pytest.mark.parametrize(("module", "name"), COMPOSE_IMPORTS)
+def test_what_the_compose_files_import_exists(module: str, name: str) -> None:
+    assert hasattr(importlib.import_module(module), name)
+
+
 @pytest.mark.parametrize("link", sorted(set(LINKS)))
 def test_every_relative_link_leads_somewhere(link: str) -> None:
     assert (ROOT / link).exists() or (ROOT / "docs" / link).exists()
