@@ -11,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROJECTS := shared server client experiments
 INSTALLED := $(VENV)/.installed
-MANIFESTS := constraints.txt pyproject.toml $(PROJECTS:%=%/pyproject.toml)
+MANIFESTS := VERSION constraints.txt pyproject.toml $(PROJECTS:%=%/pyproject.toml)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test unit lint types check format bench experiments up down logs ps results test-docker clean
