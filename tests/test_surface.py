@@ -27,8 +27,8 @@ from qidpfl_experiments.report.report import About, write_report
 from qidpfl_server.api.app import create_app
 from qidpfl_server.cli.app import app as server_app
 from qidpfl_server.clock import SystemClock
-from qidpfl_server.service.notifications import Announcements
-from qidpfl_server.service.scheduler import Clockwork
+from qidpfl_server.service.notifications import ChangeNotifier
+from qidpfl_server.service.scheduler import Scheduler
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.database import migrate, open_engine
@@ -54,8 +54,8 @@ def api() -> dict[str, Any]:
                 store=store,
                 clock=clock,
                 secrets=Secrets(admin="a", viewer="v"),
-                clockwork=Clockwork(store, clock, lambda _: None),
-                announcements=Announcements(store),
+                scheduler=Scheduler(store, clock, lambda _: None),
+                notifier=ChangeNotifier(store),
             ).openapi()
 
         document = asyncio.run(made())

@@ -20,7 +20,7 @@ from qidpfl_server.identifiers import hash_secret
 from qidpfl_server.service.declarations import Answer, declare
 from qidpfl_server.service.enrolment import enrol, store_profile
 from qidpfl_server.service.evaluation import Evaluation, Score
-from qidpfl_server.service.lifecycle import locked
+from qidpfl_server.service.lifecycle import get_task, get_task_for_update
 from qidpfl_server.service.settlement import settle_if_due
 from qidpfl_server.service.settlement_timer import Timing
 from qidpfl_server.service.tasks import create_task, save_initial_model, task_spec
@@ -207,17 +207,17 @@ def test_a_read_does_not_wait_for_whoever_changes_the_task(opened: Open) -> None
     task_id = new_task(store).task_id
 
     def change_and_ask(tx: Transaction) -> TaskState:
-        locked(tx, task_id)
+        get_task_for_update(tx, task_id)
         tx.tasks.move(task_id, before=TaskState.ENROLLING, after=TaskState.TRAINING)
-        return other.read(lambda reading: locked(reading, task_id).state)
+        return other.read(lambda reading: get_task(reading, task_id).state)
 
     assert store.write(change_and_ask) is TaskState.ENROLLING
 
 
-def test_the_pulse_counts_the_commits_that_change_a_task(opened: Open) -> None:
+def test_the_change_counter_counts_the_commits_that_change_a_task(opened: Open) -> None:
     store, other = opened(), opened()
     task_id = new_task(store).task_id
-    start = store.read(lambda tx: tx.pulse())
+    start = store.read(lambda tx: tx.change_counter())
     assert start == 1
     store.write(lambda tx: tx.touch(task_id))
     other.write(lambda tx: tx.touch(task_id))
@@ -229,14 +229,14 @@ def test_the_pulse_counts_the_commits_that_change_a_task(opened: Open) -> None:
 
     with pytest.raises(Refused):
         store.write(refused)
-    assert store.read(lambda tx: tx.pulse()) == start + 2
+    assert store.read(lambda tx: tx.change_counter()) == start + 2
 
 
-def test_the_first_pulses_of_several_processes_do_not_collide(opened: Open) -> None:
+def test_the_first_counted_changes_of_several_processes_do_not_collide(opened: Open) -> None:
     stores = [opened() for _ in range(4)]
     at_once(stores, lambda store: store.write(lambda tx: tx.touch("a task")))
     # Each process commits by itself.
-    assert stores[0].read(lambda tx: tx.pulse()) == len(stores)
+    assert stores[0].read(lambda tx: tx.change_counter()) == len(stores)
 
 
 def test_a_store_that_is_opened_again_has_everything(opened: Open) -> None:
@@ -482,7 +482,7 @@ def everything(store: Store, task_id: str) -> list[Any]:
             [tx.rounds.updates(task_id, number) for number in numbers],
             [tx.rounds.payments(task_id, number) for number in numbers],
             tx.events.after(task_id, 0),
-            tx.pulse(),
+            tx.change_counter(),
         ]
 
     return store.read(read)

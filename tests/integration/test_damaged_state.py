@@ -20,8 +20,8 @@ from qidpfl_server.cli import app as commands
 from qidpfl_server.cli.serve import ensure_task, opened_store
 from qidpfl_server.clock import SystemClock
 from qidpfl_server.identifiers import hash_secret
-from qidpfl_server.service.notifications import Announcements
-from qidpfl_server.service.scheduler import Clockwork
+from qidpfl_server.service.notifications import ChangeNotifier
+from qidpfl_server.service.scheduler import Scheduler
 from qidpfl_server.service.tasks import task_spec
 from qidpfl_server.settings import Settings
 from qidpfl_server.tokens import Secrets, create_private, load_secrets
@@ -157,17 +157,17 @@ def test_a_coordinator_whose_background_work_has_ended_is_not_ready(tmp_path: Pa
         settings = Settings(state_dir=tmp_path)
         with opened_store(settings, create=True) as store:
             clock = SystemClock()
-            clockwork = Clockwork(store, clock, lambda task: None)
+            scheduler = Scheduler(store, clock, lambda task: None)
             app = create_app(
                 settings=settings,
                 store=store,
                 clock=clock,
                 secrets=Secrets(admin="a" * 43, viewer="v" * 43),
-                clockwork=clockwork,
-                announcements=Announcements(store),
+                scheduler=scheduler,
+                notifier=ChangeNotifier(store),
             )
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as http:
-                work = asyncio.create_task(clockwork.run())
+                work = asyncio.create_task(scheduler.run())
                 found = [(await http.get("/readyz")).status_code]
                 work.cancel()
                 await asyncio.gather(work, return_exceptions=True)

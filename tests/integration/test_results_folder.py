@@ -16,7 +16,7 @@ from qidpfl_server.cli.serve import ensure_task, opened_store
 from qidpfl_server.clock import SystemClock
 from qidpfl_server.domain import EndReason
 from qidpfl_server.ops.results import Results
-from qidpfl_server.service.lifecycle import end_task, locked
+from qidpfl_server.service.lifecycle import end_task, get_task_for_update
 from qidpfl_server.service.tasks import task_spec
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.transaction import Transaction
@@ -52,7 +52,7 @@ def exit_code(coordinator: Coordinator) -> int:
 
 def ending(tx: Transaction, state: TaskState = TaskState.FINISHED) -> None:
     (task,) = tx.tasks.all()
-    end_task(tx, locked(tx, task.task_id), state, EndReason.HORIZON_REACHED, SystemClock().now())
+    end_task(tx, get_task_for_update(tx, task.task_id), state, EndReason.HORIZON_REACHED, SystemClock().now())
 
 
 def make_task(settings: Settings) -> None:

@@ -19,8 +19,8 @@ from fastapi.routing import iter_route_contexts
 
 from qidpfl_server.api.app import create_app
 from qidpfl_server.clock import SystemClock
-from qidpfl_server.service.notifications import Announcements
-from qidpfl_server.service.scheduler import Clockwork
+from qidpfl_server.service.notifications import ChangeNotifier
+from qidpfl_server.service.scheduler import Scheduler
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.database import migrate, open_engine
@@ -167,8 +167,8 @@ def test_every_route_is_in_the_table(tmp_path: Path) -> None:
         store=store,
         clock=clock,
         secrets=load_secrets(tmp_path),
-        clockwork=Clockwork(store, clock, lambda task: None),
-        announcements=Announcements(store),
+        scheduler=Scheduler(store, clock, lambda task: None),
+        notifier=ChangeNotifier(store),
     )
     store.close()
     found = {

@@ -8,8 +8,8 @@ import anyio
 from fastapi import FastAPI
 
 from ..clock import Clock
-from ..service.notifications import Announcements
-from ..service.scheduler import Clockwork
+from ..service.notifications import ChangeNotifier
+from ..service.scheduler import Scheduler
 from ..settings import Settings
 from ..store.store import Store
 from ..tokens import Secrets
@@ -32,8 +32,8 @@ def create_app(
     store: Store,
     clock: Clock,
     secrets: Secrets,
-    clockwork: Clockwork,
-    announcements: Announcements,
+    scheduler: Scheduler,
+    notifier: ChangeNotifier,
 ) -> FastAPI:
     """The application over a store that is already open."""
     metrics = Metrics()
@@ -42,16 +42,16 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         # What was loaded stays for good: the garbage collector need not look through it again and again.
         gc.freeze()
-        announcements.listen()
-        announcements.on_change(clockwork.poke)
-        clockwork.on_settlement(metrics.observe_settlement)
-        announcements.on_foreign_change(app.state.context.callers.forget)
+        notifier.listen()
+        notifier.on_change(scheduler.wake)
+        scheduler.on_settlement(metrics.observe_settlement)
+        notifier.on_foreign_change(app.state.context.callers.forget)
         async with anyio.create_task_group() as group:
-            group.start_soon(announcements.run)
-            group.start_soon(clockwork.run)
-            group.start_soon(clockwork.keep_clean)
+            group.start_soon(notifier.run)
+            group.start_soon(scheduler.run)
+            group.start_soon(scheduler.keep_clean)
             yield
-            announcements.close()
+            notifier.close()
             group.cancel_scope.cancel()
 
     docs = settings.docs_are_open
@@ -71,8 +71,8 @@ def create_app(
         store=store,
         clock=clock,
         secrets=secrets,
-        announcements=announcements,
-        clockwork=clockwork,
+        notifier=notifier,
+        scheduler=scheduler,
         metrics=metrics,
     )
     errors.install(app)

@@ -12,8 +12,8 @@ from qidpfl_shared.protocol.messages import BudgetReceipt, UpdateReceipt
 from ..clock import Clock, Micros
 from ..service.declarations import Answer, declare
 from ..service.deliveries import Delivery, StagedDelivery, accept_updates, first_receipts
-from ..service.notifications import Announcements
-from ..service.scheduler import Clockwork
+from ..service.notifications import ChangeNotifier
+from ..service.scheduler import Scheduler
 from ..settings import Settings
 from ..store.store import Store
 from ..store.transaction import Transaction
@@ -40,16 +40,16 @@ class Context:
         store: Store,
         clock: Clock,
         secrets: Secrets,
-        announcements: Announcements,
-        clockwork: Clockwork,
+        notifier: ChangeNotifier,
+        scheduler: Scheduler,
         metrics: Metrics,
     ) -> None:
         self.settings = settings
         self.store = store
         self.clock = clock
         self.secrets = secrets
-        self.announcements = announcements
-        self.clockwork = clockwork
+        self.notifier = notifier
+        self.scheduler = scheduler
         self.metrics = metrics
         self.callers = KnownCallers()
         self.readers = anyio.CapacityLimiter(8)

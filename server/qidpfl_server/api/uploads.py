@@ -52,9 +52,9 @@ async def announced_upload(context: Context, request: Request) -> Upload:
 
 async def deliver(context: Context, upload: Upload, request: Request) -> UpdateReceipt:
     """Take in the body of an upload; its receipt, once everything is durable."""
-    board = await context.announcements.current(upload.place[0])
-    assert board is not None
-    byte_length = board.task.spec.layout.byte_length
+    announced = await context.notifier.current(upload.place[0])
+    assert announced is not None
+    byte_length = announced.task.spec.layout.byte_length
     check_headers(request, byte_length)
     failpoint("upload.before_body")
     with context.store.blobs.stage() as blob:

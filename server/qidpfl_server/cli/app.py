@@ -98,8 +98,8 @@ def serve_command(
     load_rules(rules or [])
     spec = None if preset is None else task_spec(preset, parsed_overrides(overrides))
     name = valid_name(task or preset or "task")
-    own_workloads = workload or []
-    for own in own_workloads:
+    custom_workloads = workload or []
+    for own in custom_workloads:
         find_workload(own, settings.data_dir)
     logs.configure(settings.log_format)
     with opened_store(settings, create=True) as store:
@@ -108,7 +108,9 @@ def serve_command(
             if preset is not None and spec is not None:
                 _ensure(settings, store, name, preset, spec)
 
-        serve(settings, store, prepare=prepare, own_workloads=own_workloads, exit_when_finished=exit_when_finished)
+        serve(
+            settings, store, prepare=prepare, custom_workloads=custom_workloads, exit_when_finished=exit_when_finished
+        )
 
 
 def _ensure(settings: Settings, store: Store, name: str, preset: str, spec: TaskSpec) -> None:

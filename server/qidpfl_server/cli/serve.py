@@ -24,8 +24,8 @@ from ..identifiers import new_id
 from ..ops.results import Results
 from ..ops.startup_checks import prepare_blobs, require_living_tasks
 from ..service.evaluation import Evaluators
-from ..service.notifications import Announcements
-from ..service.scheduler import Clockwork
+from ..service.notifications import ChangeNotifier
+from ..service.scheduler import Scheduler
 from ..service.tasks import create_task, new_codes, save_initial_model
 from ..settings import Settings
 from ..store.blobs import Blobs
@@ -116,12 +116,12 @@ def serve(
     store: Store,
     *,
     prepare: Callable[[], None] = lambda: None,
-    own_workloads: Sequence[str] = (),
+    custom_workloads: Sequence[str] = (),
     exit_when_finished: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until all tasks have ended. `prepare` runs once the store is this process's."""
     share_heaps()
-    evaluators = Evaluators(data_dir=settings.data_dir, own=own_workloads)
+    evaluators = Evaluators(data_dir=settings.data_dir, own=custom_workloads)
     with exclusive(store.engine), _results(settings, store):
         store.read(require_living_tasks)
         secrets = load_secrets(settings.state_dir)
@@ -141,15 +141,15 @@ async def _serve(
     settings: Settings, store: Store, secrets: Secrets, evaluators: Evaluators, *, exit_when_finished: bool
 ) -> None:
     clock = SystemClock()
-    announcements = Announcements(store)
-    clockwork = Clockwork(store, clock, lambda task: evaluators.of(task.spec))
+    notifier = ChangeNotifier(store)
+    scheduler = Scheduler(store, clock, lambda task: evaluators.of(task.spec))
     app = create_app(
         settings=settings,
         store=store,
         clock=clock,
         secrets=secrets,
-        clockwork=clockwork,
-        announcements=announcements,
+        scheduler=scheduler,
+        notifier=notifier,
     )
     config = uvicorn.Config(
         app,
@@ -167,7 +167,7 @@ async def _serve(
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
-    server = _Server(config, announcements)
+    server = _Server(config, notifier)
     beside = [asyncio.create_task(_stop_when_finished(server, store))] if exit_when_finished else []
     beside += [asyncio.create_task(show_progress(store))] if is_shown(settings.log_format) else []
     await server.serve()
@@ -179,9 +179,9 @@ async def _serve(
 class _Server(uvicorn.Server):
     """Says where it listens, and lets waiting clients go before it waits for them."""
 
-    def __init__(self, config: uvicorn.Config, announcements: Announcements) -> None:
+    def __init__(self, config: uvicorn.Config, notifier: ChangeNotifier) -> None:
         super().__init__(config)
-        self._announcements = announcements
+        self._notifier = notifier
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -191,14 +191,14 @@ class _Server(uvicorn.Server):
             _log.info("listening", url=f"{scheme}://{self.config.host}:{port}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._announcements.close()
+        self._notifier.close()
         super().handle_exit(sig, frame)
         # uvicorn would raise the signal again once it has stopped: the process would die of it with the store open.
         self._captured_signals.clear()
 
     def stop(self) -> None:
         """End in order and by itself: a signal would be raised again once all is closed."""
-        self._announcements.close()
+        self._notifier.close()
         self.should_exit = True
 
 

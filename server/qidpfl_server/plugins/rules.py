@@ -30,7 +30,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
-class OwnRules:
+class CustomRules:
     """The functions of one file."""
 
     path: Path
@@ -38,13 +38,13 @@ class OwnRules:
     select: OwnSelect | None
 
 
-# Rules by name. Who decides (a request, the clockwork, a command) is many calls away from who knows the command line.
-_loaded: dict[str, OwnRules] = {}
+# Rules by name. Who decides (a request, the scheduler, a command) is many calls away from who knows the command line.
+_loaded: dict[str, CustomRules] = {}
 
 
 def load_rules(paths: Iterable[Path]) -> None:
     """Run these files and remember their functions, in the place of whatever was loaded before."""
-    found: dict[str, OwnRules] = {}
+    found: dict[str, CustomRules] = {}
     for path in paths:
         name = _name_of(path)
         if name in found and found[name].path.resolve() != path.resolve():
@@ -54,13 +54,13 @@ def load_rules(paths: Iterable[Path]) -> None:
     _loaded.update(found)
 
 
-def own_reward(spec: TaskSpec) -> OwnReward | None:
+def custom_reward(spec: TaskSpec) -> OwnReward | None:
     """The function that chooses the rewards of a task; None under another policy, and where it is not loaded."""
     rules = _loaded.get(spec.game.own_rules or "")
     return None if rules is None else rules.reward
 
 
-def own_select(spec: TaskSpec) -> OwnSelect | None:
+def custom_select(spec: TaskSpec) -> OwnSelect | None:
     """The function that chooses the clients of a task; None under another rule, and where it is not loaded."""
     rules = _loaded.get(spec.selection.own_rules or "")
     return None if rules is None else rules.select
@@ -109,7 +109,7 @@ def _name_of(path: Path) -> str:
         raise CoordinatorError(f"{path}: no task could name it; letters, digits and . _ - only") from None
 
 
-def _read(path: Path) -> OwnRules:
+def _read(path: Path) -> CustomRules:
     try:
         module = module_of_file(path, kind="rules")
     except CannotImport as error:
@@ -117,7 +117,7 @@ def _read(path: Path) -> OwnRules:
     reward, select = _function(path, module, "reward"), _function(path, module, "select")
     if reward is None and select is None:
         raise CoordinatorError(f"{path} has neither a function reward nor a function select")
-    return OwnRules(path, reward, select)
+    return CustomRules(path, reward, select)
 
 
 def _function(path: Path, module: ModuleType, name: str) -> Callable[[Any], Any] | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class OwnWorkload:
+class CustomWorkload:
     """A workload named as module:Class or file.py:Class, and a fresh network of it."""
 
     name: str
@@ -57,7 +57,7 @@ def find_workload(name: str, data_dir: Path | None) -> Workload:
         raise CoordinatorError(str(error)) from error
 
 
-def describe_workload(name: str, data_dir: Path | None) -> OwnWorkload:
+def describe_workload(name: str, data_dir: Path | None) -> CustomWorkload:
     """The workload of this name with its network, which is the same every time."""
     workload = find_workload(name, data_dir)
     try:
@@ -70,4 +70,4 @@ def describe_workload(name: str, data_dir: Path | None) -> OwnWorkload:
         raise CoordinatorError(f"torch is needed to describe {name}: install the extra eval") from error
     except WorkloadError as error:
         raise CoordinatorError(str(error)) from error
-    return OwnWorkload(name, workload, network)
+    return CustomWorkload(name, workload, network)

@@ -14,7 +14,7 @@ from ..domain import Budget, BudgetState, Client, Task
 from ..errors import Refused
 from ..store.transaction import Transaction
 from .desk import Desk, wake_when_complete
-from .lifecycle import locked
+from .lifecycle import get_task_for_update
 from .planning import participant, privacy_accounts
 
 # Rounding of a sum of budgets, relatively.
@@ -34,7 +34,7 @@ def declare(
     tx: Transaction, task_id: str, round_number: int, answers: Sequence[Answer]
 ) -> list[BudgetReceipt | Exception]:
     """Record answers to an announcement. A repeat gets its first receipt, whatever became of the round."""
-    counter = _Counter(tx, locked(tx, task_id), round_number, answers)
+    counter = _Counter(tx, get_task_for_update(tx, task_id), round_number, answers)
     outcomes: list[BudgetReceipt | Exception] = []
     for answer in answers:
         try:
@@ -66,11 +66,11 @@ class _Counter:
         known = desk.budgets.get(client.client_id)
         if known is not None and _same_answer(known, wanted):
             return _receipt(desk.round_number, known)
-        held = desk.open_round()
+        round_ = desk.open_round()
         desk.require_invitation(client.client_id)
         if known is not None:
             wanted = self._taken_back(known, wanted)
-        elif answer.at > held.declare_by:
+        elif answer.at > round_.declare_by:
             raise Refused(ErrorCode.ROUND_CLOSED, "the time to declare a budget is over")
         if wanted.state is BudgetState.DECLARED:
             self._require_affordable(client, wanted.rho)
@@ -81,9 +81,9 @@ class _Counter:
         """Write down every new answer."""
         if not self._new:
             return
-        held = self._desk.open_round()
-        self._tx.rounds.put_budget(held, *self._new.values())
-        wake_when_complete(self._tx, held, max(budget.recorded_at for budget in self._new.values()))
+        round_ = self._desk.open_round()
+        self._tx.rounds.put_budget(round_, *self._new.values())
+        wake_when_complete(self._tx, round_, max(budget.recorded_at for budget in self._new.values()))
         for _ in self._new:
             failpoint("declare.before_commit")
 

@@ -16,7 +16,7 @@ from ..errors import CoordinatorError, Refused
 from ..store.blobs import StagedBlob
 from ..store.transaction import Transaction
 from .desk import Desk, wake_when_complete
-from .lifecycle import locked
+from .lifecycle import get_task_for_update
 
 # Three times the noise is for the audit to judge, a hundred times for nobody.
 _GENEROSITY = 10
@@ -59,7 +59,7 @@ def accept_updates(
     tx: Transaction, task_id: str, round_number: int, deliveries: Sequence[StagedDelivery]
 ) -> list[UpdateReceipt | Exception]:
     """Record staged uploads and publish their bytes, in one transaction; those refused harm nobody else."""
-    counter = _Counter(tx, locked(tx, task_id), round_number, deliveries)
+    counter = _Counter(tx, get_task_for_update(tx, task_id), round_number, deliveries)
     outcomes: list[UpdateReceipt | Exception] = []
     for delivery in deliveries:
         try:
@@ -136,9 +136,9 @@ class _Counter:
         """Write down everything that was taken."""
         if not self._new:
             return
-        held = self._desk.open_round()
-        self._tx.rounds.insert_update(held, *self._new)
-        wake_when_complete(self._tx, held, max(update.received_at for update in self._new))
+        round_ = self._desk.open_round()
+        self._tx.rounds.insert_update(round_, *self._new)
+        wake_when_complete(self._tx, round_, max(update.received_at for update in self._new))
         for _ in self._new:
             failpoint("upload.before_commit")
 

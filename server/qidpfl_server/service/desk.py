@@ -11,7 +11,7 @@ from ..clock import Micros
 from ..domain import Invitation, Round, Task
 from ..errors import Refused
 from ..store.transaction import Transaction
-from .planning import is_complete
+from .planning import round_is_complete
 
 
 class Desk:
@@ -20,7 +20,7 @@ class Desk:
     def __init__(self, tx: Transaction, task: Task, round_number: int, client_ids: Collection[str]) -> None:
         self.task = task
         self.round_number = round_number
-        self.held = tx.rounds.get(task.task_id, round_number)
+        self.round_ = tx.rounds.get(task.task_id, round_number)
         self.budgets = tx.rounds.budgets(task.task_id, round_number, client_ids)
         self.updates = tx.rounds.updates(task.task_id, round_number, client_ids)
         self._tx = tx
@@ -28,11 +28,11 @@ class Desk:
 
     def open_round(self) -> Round:
         """The round, which must be open."""
-        if self.held is None:
+        if self.round_ is None:
             raise Refused(ErrorCode.NOT_FOUND, f"round {self.round_number} has not been announced")
-        if self.held.state is not RoundState.OPEN or self.task.ended:
-            raise Refused(ErrorCode.ROUND_CLOSED, f"round {self.round_number} is {self.held.state}")
-        return self.held
+        if self.round_.state is not RoundState.OPEN or self.task.ended:
+            raise Refused(ErrorCode.ROUND_CLOSED, f"round {self.round_number} is {self.round_.state}")
+        return self.round_
 
     def require_invitation(self, client_id: str) -> None:
         invitation = self._invitations.get(client_id)
@@ -47,7 +47,7 @@ class Desk:
         return self._tx.rounds.invitations(self.task.task_id, self.round_number, self._client_ids)
 
 
-def wake_when_complete(tx: Transaction, held: Round, now: Micros) -> None:
+def wake_when_complete(tx: Transaction, round_: Round, now: Micros) -> None:
     """Announce a change only when it makes the round ready to settle: nobody waits for less."""
-    if is_complete(tx, held, now):
-        tx.touch(held.task_id)
+    if round_is_complete(tx, round_, now):
+        tx.touch(round_.task_id)

@@ -15,9 +15,9 @@ from ..clock import Micros, seconds
 from ..domain import Client, ClientState, EndReason, Task
 from ..errors import Refused
 from ..identifiers import hash_secret, new_id, new_secret
-from ..plugins.rules import fail_by_rule, missing_rules, own_select
+from ..plugins.rules import custom_select, fail_by_rule, missing_rules
 from ..store.transaction import Transaction
-from .lifecycle import end_task, known_client, locked
+from .lifecycle import end_task, get_task_for_update, known_client
 from .planning import open_round
 
 
@@ -26,7 +26,7 @@ def enrol(tx: Transaction, task_id: str, request: EnrolRequest, now: Micros) -> 
     code_hash, key_hash = hash_secret(request.enrolment_code), hash_secret(request.enrolment_key)
     if tx.tasks.task_of_code(code_hash) != task_id:
         raise Refused(ErrorCode.UNAUTHENTICATED)
-    task = locked(tx, task_id)
+    task = get_task_for_update(tx, task_id)
     _require_enrolling(task)
     token = new_secret()
     known = tx.clients.by_key(task_id, key_hash)
@@ -51,7 +51,7 @@ def enrol(tx: Transaction, task_id: str, request: EnrolRequest, now: Micros) -> 
 
 def store_profile(tx: Transaction, client_id: str, profile: Profile, now: Micros) -> None:
     """Store what a client says of itself, once. The expected number of profiles starts the selection."""
-    task = locked(tx, known_client(tx, client_id).task_id)
+    task = get_task_for_update(tx, known_client(tx, client_id).task_id)
     # Read only now that the task is held: another process may just have stored it.
     client = known_client(tx, client_id)
     if client.has_profile:
@@ -83,7 +83,7 @@ def store_profile(tx: Transaction, client_id: str, profile: Profile, now: Micros
 
 def leave(tx: Transaction, client_id: str, now: Micros) -> None:
     """Out from the next round on. Repeating it changes nothing."""
-    locked(tx, known_client(tx, client_id).task_id)
+    get_task_for_update(tx, known_client(tx, client_id).task_id)
     client = known_client(tx, client_id)
     if client.state is ClientState.LEFT:
         return
@@ -133,14 +133,14 @@ def select_clients(tx: Transaction, task: Task, now: Micros) -> None:
         end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_CLIENTS, now, "too few pass the selection")
         return
     tx.tasks.move(task.task_id, before=TaskState.ENROLLING, after=TaskState.TRAINING)
-    open_round(tx, locked(tx, task.task_id), 1, now)
+    open_round(tx, get_task_for_update(tx, task.task_id), 1, now)
 
 
 def selection_of(spec: TaskSpec, candidates: Sequence[Client]) -> Selection:
     """Whom the rule of a task keeps of these clients, in the order of their ordinals."""
     histograms = [client.label_counts or () for client in candidates]
     return select(
-        rule=spec.selection_rule(own_select(spec)),
+        rule=spec.selection_rule(custom_select(spec)),
         histograms=histograms,
         reference=spec.label_reference(histograms),
         min_clients=spec.rounds.min_clients,

@@ -13,7 +13,7 @@ class Snapshot:
     """A round that is ready to settle, as it was read."""
 
     task: Task
-    held: Round
+    round_: Round
     base: Model
     clients: dict[str, Client]
     invitations: dict[str, Invitation]
@@ -22,14 +22,14 @@ class Snapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class AuditResult:
     """What the audit says of every update, and which of them count."""
 
     verdicts: dict[str, NoiseVerdict | None]
     accepted: tuple[str, ...]
 
 
-def judge(snapshot: Snapshot) -> Judgement:
+def audit_updates(snapshot: Snapshot) -> AuditResult:
     """The noise audit of every update; only rejection keeps one out of the average."""
     spec = snapshot.task.spec
     mode = spec.privacy.audit if spec.privacy.noise else AuditMode.OFF
@@ -54,4 +54,4 @@ def judge(snapshot: Snapshot) -> Judgement:
         accused = verdict in (NoiseVerdict.TOO_LITTLE_NOISE, NoiseVerdict.TOO_MUCH_NOISE)
         if not (mode is AuditMode.REJECT and accused):
             accepted.append(client_id)
-    return Judgement(verdicts=verdicts, accepted=tuple(accepted))
+    return AuditResult(verdicts=verdicts, accepted=tuple(accepted))

@@ -17,9 +17,17 @@ def end_task(tx: Transaction, task: Task, after: TaskState, reason: EndReason, n
         tx.touch(task.task_id)
 
 
-def locked(tx: Transaction, task_id: str) -> Task:
-    """The task, held for this transaction."""
-    task = tx.tasks.lock(task_id)
+def get_task(tx: Transaction, task_id: str) -> Task:
+    """The task, for a transaction that only reads it. Raises `Refused` where there is none."""
+    return _require(tx.tasks.get(task_id))
+
+
+def get_task_for_update(tx: Transaction, task_id: str) -> Task:
+    """The task, locked until the end of a writing transaction. Raises `Refused` where there is none."""
+    return _require(tx.tasks.get_for_update(task_id))
+
+
+def _require(task: Task | None) -> Task:
     if task is None:
         raise Refused(ErrorCode.NOT_FOUND, "there is no such task")
     return task

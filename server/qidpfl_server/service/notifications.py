@@ -8,33 +8,33 @@ import anyio.to_thread
 import structlog
 
 from ..store.store import Store
-from .patience import may_pass
-from .views import Board, board
+from .patience import is_transient
+from .views import AnnouncementState, announcement_state
 
 _log = structlog.get_logger()
 
 
-class _Feed:
+class TaskChannel:
     """The board of one task, and the event that its next version will set."""
 
     def __init__(self) -> None:
-        self.board: Board | None = None
+        self.state: AnnouncementState | None = None
         self.changed = asyncio.Event()
         self.reading = asyncio.Lock()
 
-    def wake_all(self, board: Board | None) -> None:
+    def wake_all(self, board: AnnouncementState | None) -> None:
         """Show another board to everybody who waits."""
-        self.board = board
+        self.state = board
         self.changed.set()
         self.changed = asyncio.Event()
 
 
-class Announcements:
+class ChangeNotifier:
     """The boards of all tasks that somebody asks for, kept fresh by the store's commits and other processes' pulse."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._feeds: dict[str, _Feed] = {}
+        self._channels: dict[str, TaskChannel] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stale: set[str] = set()
         self._wake = asyncio.Event()
@@ -65,26 +65,26 @@ class Announcements:
         """Answer everybody who waits: the coordinator stops."""
         self._closing = True
         self._wake.set()
-        for feed in self._feeds.values():
-            feed.changed.set()
+        for channel in self._channels.values():
+            channel.changed.set()
 
-    async def current(self, task_id: str) -> Board | None:
+    async def current(self, task_id: str) -> AnnouncementState | None:
         """The board of a task, read at the first time."""
-        feed = self._feeds.setdefault(task_id, _Feed())
-        if feed.board is None:
-            await self._refresh(task_id, feed, first=True)
-            if feed.board is None:
-                self._feeds.pop(task_id, None)
-        return feed.board
+        channel = self._channels.setdefault(task_id, TaskChannel())
+        if channel.state is None:
+            await self._refresh(task_id, channel, first=True)
+            if channel.state is None:
+                self._channels.pop(task_id, None)
+        return channel.state
 
     async def wait(self, task_id: str, timeout_s: float) -> None:
         """Return when the task has changed, the time is over, or the coordinator stops."""
-        feed = self._feeds.setdefault(task_id, _Feed())
+        channel = self._channels.setdefault(task_id, TaskChannel())
         if self._closing:
             return
         try:
             async with asyncio.timeout(timeout_s):
-                await feed.changed.wait()
+                await channel.changed.wait()
         except TimeoutError:
             return
 
@@ -102,7 +102,7 @@ class Announcements:
                 try:
                     if time.monotonic() >= next_look:
                         next_look = time.monotonic() + 1.0
-                        await self._look_at_pulse()
+                        await self._check_change_counter()
                     await self._refresh_stale()
                 except Exception as error:
                     _log.warning("store_unavailable", reason=str(error))
@@ -111,38 +111,40 @@ class Announcements:
 
     async def _refresh_stale(self) -> None:
         stale, self._stale = self._stale, set()
-        for task_id in stale & set(self._feeds):
-            feed = self._feeds.setdefault(task_id, _Feed())
+        for task_id in stale & set(self._channels):
+            channel = self._channels.setdefault(task_id, TaskChannel())
             try:
-                await self._refresh(task_id, feed)
+                await self._refresh(task_id, channel)
             except Exception as error:
-                if may_pass(error):
+                if is_transient(error):
                     self._stale |= stale
                     raise
                 # Whoever waits asks again, and is told: the others must not wait for it.
                 _log.error("task_unreadable", task=task_id, reason=str(error))
-                feed.wake_all(None)
+                channel.wake_all(None)
         if stale:
             self._notify(stale)
 
-    async def _look_at_pulse(self) -> None:
-        pulse = await anyio.to_thread.run_sync(self._store.read, lambda tx: tx.pulse())
+    async def _check_change_counter(self) -> None:
+        counter = await anyio.to_thread.run_sync(self._store.read, lambda tx: tx.change_counter())
         # Own commits are counted before they happen and subtracted after the look: a foreign one may be seen late, or
         # twice, but never missed.
-        foreign = pulse - self._store.own_commits
+        foreign = counter - self._store.local_commits
         if foreign > self._foreign_commits:
-            self._stale |= set(self._feeds)
+            self._stale |= set(self._channels)
             for listener in self._foreign_listeners:
                 listener()
             self._notify(set())
         self._foreign_commits = foreign
 
-    async def _refresh(self, task_id: str, feed: _Feed, *, first: bool = False) -> None:
+    async def _refresh(self, task_id: str, channel: TaskChannel, *, first: bool = False) -> None:
         # One after the other: an older board never replaces a newer one.
-        async with feed.reading:
-            if first and feed.board is not None:
+        async with channel.reading:
+            if first and channel.state is not None:
                 return
-            feed.wake_all(await anyio.to_thread.run_sync(self._store.read, lambda tx: board(tx, task_id)))
+            channel.wake_all(
+                await anyio.to_thread.run_sync(self._store.read, lambda tx: announcement_state(tx, task_id))
+            )
 
     def _notify(self, task_ids: set[str]) -> None:
         for listener in self._listeners:

@@ -6,7 +6,7 @@ from ..clock import Micros
 from ..domain import EndReason
 from ..errors import StorageFull, StoreBusy
 from ..store.transaction import Transaction
-from .lifecycle import end_task, locked
+from .lifecycle import end_task, get_task_for_update
 
 # Round and attempt that a task is in; (0, 0) before the first one.
 Step = tuple[int, int]
@@ -15,12 +15,12 @@ _TRIES = 6
 _FIRST_PAUSE_S = 1.0
 
 
-def may_pass(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
     """Whether an error is the machine's and not the task's: a store that is away, a disk that is full or unreadable."""
     return isinstance(error, (StoreBusy, StorageFull, OSError, MemoryError))
 
 
-class Patience:
+class RetryPolicy:
     """Counts how often the current step of each task has failed for a reason that nobody foresaw."""
 
     def __init__(self) -> None:
@@ -36,22 +36,22 @@ class Patience:
 
 def current_step(tx: Transaction, task_id: str) -> Step:
     """Where a task stands."""
-    held = tx.rounds.latest(task_id)
-    return (0, 0) if held is None else (held.round_number, held.attempt)
+    round_ = tx.rounds.latest(task_id)
+    return (0, 0) if round_ is None else (round_.round_number, round_.attempt)
 
 
-def give_up(tx: Transaction, task_id: str, step: Step, error: Exception, now: Micros) -> bool:
+def fail_task(tx: Transaction, task_id: str, step: Step, error: Exception, now: Micros) -> bool:
     """Fail a task that cannot get on; its open round is void. False if somebody else got it on after all.
 
     Clients read the reason, so that it holds no more than the kind of error; the rest is in the log.
     """
-    task = locked(tx, task_id)
+    task = get_task_for_update(tx, task_id)
     if task.ended or current_step(tx, task_id) != step:
         return False
-    held = tx.rounds.latest(task_id)
-    if held is not None and held.state is RoundState.OPEN:
-        tx.rounds.change(held, state=RoundState.VOID)
-    place = "the selection" if held is None else f"round {held.round_number}"
+    round_ = tx.rounds.latest(task_id)
+    if round_ is not None and round_.state is RoundState.OPEN:
+        tx.rounds.change(round_, state=RoundState.VOID)
+    place = "the selection" if round_ is None else f"round {round_.round_number}"
     detail = f"{place} failed {_TRIES} times with {type(error).__name__}"
     end_task(tx, task, TaskState.FAILED, EndReason.STEP_FAILED, now, detail)
     return True

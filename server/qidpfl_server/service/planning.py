@@ -13,7 +13,7 @@ from qidpfl_shared.protocol.releases import histogram_release, release_of
 
 from ..clock import Micros, seconds
 from ..domain import Client, EndReason, Invitation, Round, Task
-from ..plugins.rules import fail_by_rule, own_reward
+from ..plugins.rules import custom_reward, fail_by_rule
 from ..store.transaction import Transaction
 from .lifecycle import active_clients, end_task, known_client
 
@@ -35,7 +35,7 @@ def open_round(tx: Transaction, task: Task, round_number: int, now: Micros) -> N
             participants=[participant(client, accounts[client.client_id]) for client in clients],
             reward_left_micro=task.spec.bounds.reward_total_micro - tx.rounds.paid_micro(task.task_id),
             past=_past(tx, task),
-            own_reward=own_reward(task.spec),
+            own_reward=custom_reward(task.spec),
         )
     except OwnRuleFailed as error:
         fail_by_rule(tx, task, task.spec.game.own_rules, error, now)
@@ -81,16 +81,16 @@ def participant(client: Client, account: PrivacyAccount) -> Participant:
     )
 
 
-def past_round(held: Round) -> PastRound:
+def past_round(round_: Round) -> PastRound:
     """A settled round as a reward policy sees it."""
-    return PastRound(reward=from_micro(held.reward_micro), accuracy=held.accuracy)
+    return PastRound(reward=from_micro(round_.reward_micro), accuracy=round_.accuracy)
 
 
-def is_complete(tx: Transaction, held: Round, now: Micros) -> bool:
+def round_is_complete(tx: Transaction, round_: Round, now: Micros) -> bool:
     """Whether nothing more is to be expected: everybody invited has delivered, declined, left or missed the time."""
-    if now > held.deliver_by:
+    if now > round_.deliver_by:
         return True
-    return not tx.rounds.awaits(held.task_id, held.round_number, silent=now <= held.declare_by)
+    return not tx.rounds.awaits(round_.task_id, round_.round_number, silent=now <= round_.declare_by)
 
 
 def mark_coming_back(tx: Transaction, client_id: str) -> None:
@@ -103,11 +103,11 @@ def _past(tx: Transaction, task: Task) -> list[PastRound]:
     """The rounds so far, for the one policy that asks for them."""
     if task.spec.game.policy is not RewardPolicy.OWN:
         return []
-    return [past_round(held) for held in tx.rounds.of_task(task.task_id)]
+    return [past_round(round_) for round_ in tx.rounds.of_task(task.task_id)]
 
 
 def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Client], now: Micros) -> None:
-    held = Round(
+    round_ = Round(
         task_id=task.task_id,
         round_number=plan.round_number,
         attempt=1,
@@ -120,9 +120,9 @@ def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Cl
         deliver_by=now + seconds(task.spec.rounds.declare_s + task.spec.rounds.deliver_s),
         opened_at=now,
     )
-    tx.rounds.insert(held)
+    tx.rounds.insert(round_)
     tx.rounds.invite(
-        held,
+        round_,
         [
             Invitation(client_id=client.client_id, standing=standing, expected_rho=rho)
             for client, standing, rho in zip(clients, plan.standings, plan.budgets, strict=True)

@@ -20,7 +20,9 @@ def first_kept_version(tx: Transaction, task: Task, settled_by: Micros | None = 
     last = task.spec.retention.last_rounds
     if last is None:
         return 0
-    settled = [held.settled_at or 0 for held in tx.rounds.of_task(task.task_id) if held.state is RoundState.SETTLED]
+    settled = [
+        round_.settled_at or 0 for round_ in tx.rounds.of_task(task.task_id) if round_.state is RoundState.SETTLED
+    ]
     return max(0, sum(settled_by is None or at <= settled_by for at in settled) - last)
 
 

@@ -9,18 +9,18 @@ from ..errors import Refused
 from ..identifiers import hash_secret, new_secret
 from ..store.transaction import Transaction
 from .enrolment import leave
-from .lifecycle import locked
+from .lifecycle import get_task, get_task_for_update
 
 
 def roster(tx: Transaction, task_id: str) -> list[ClientSummary]:
     """All clients, in the order of their ordinals."""
-    locked(tx, task_id)
+    get_task(tx, task_id)
     return [_summary(client) for client in tx.clients.of_task(task_id)]
 
 
-def put_out(tx: Transaction, task_id: str, client_id: str, now: Micros) -> None:
+def revoke_client(tx: Transaction, task_id: str, client_id: str, now: Micros) -> None:
     """Revoke a client's token; it is out from the next round on, and its ledgers stay."""
-    locked(tx, task_id)
+    get_task_for_update(tx, task_id)
     client = tx.clients.get(client_id)
     if client is None or client.task_id != task_id:
         raise Refused(ErrorCode.NOT_FOUND, "there is no such client in this task")

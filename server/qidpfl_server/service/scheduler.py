@@ -21,9 +21,9 @@ from ..store.store import Store
 from ..store.transaction import Transaction
 from .enrolment import select_clients, selection_is_due, selection_time
 from .evaluation import Evaluator
-from .lifecycle import locked
-from .patience import Patience, current_step, give_up, may_pass
-from .planning import is_complete
+from .lifecycle import get_task, get_task_for_update
+from .patience import RetryPolicy, current_step, fail_task, is_transient
+from .planning import round_is_complete
 from .retention import sweep
 from .settlement import settle_if_due
 from .settlement_timer import Timing
@@ -34,7 +34,7 @@ _TRANSIENT_PAUSE_S = 0.5
 _SWEEP_EVERY_S = 600.0
 
 
-class Clockwork:
+class Scheduler:
     """Runs what is due, task by task, in threads."""
 
     def __init__(self, store: Store, clock: Clock, evaluator_for: Callable[[Task], Evaluator | None]) -> None:
@@ -44,7 +44,7 @@ class Clockwork:
         self._evaluators: dict[str, Evaluator | None] = {}
         self._wake = asyncio.Event()
         self._busy: set[str] = set()
-        self._patience = Patience()
+        self._retries = RetryPolicy()
         self._threads = anyio.CapacityLimiter(2)
         # What was last said of tasks that cannot be read, so that it is said once.
         self._unreadable: dict[str, str] = {}
@@ -56,7 +56,7 @@ class Clockwork:
         """Tell `observe` how long every settlement took, from whatever thread it ran in."""
         self._observe = observe
 
-    def poke(self, task_ids: set[str]) -> None:
+    def wake(self, task_ids: set[str]) -> None:
         """Something has changed: look again now."""
         self._wake.set()
 
@@ -72,7 +72,7 @@ class Clockwork:
             async with anyio.create_task_group() as group:
                 while True:
                     self._wake.clear()
-                    pause = self._start_what_is_due(group, await anyio.to_thread.run_sync(self._look))
+                    pause = self._start_what_is_due(group, await anyio.to_thread.run_sync(self._due_tasks))
                     with anyio.move_on_after(pause):
                         await self._wake.wait()
         finally:
@@ -96,25 +96,25 @@ class Clockwork:
             _log.error("rules_not_loaded", task=task.task_id, reason="; ".join(missing.values()))
         return not missing
 
-    def _look(self) -> list[tuple[Task, Micros]]:
+    def _due_tasks(self) -> list[tuple[Task, Micros]]:
         """When each living task needs attention next; a task that cannot be read is left out. Never fails."""
         now = self._clock.now()
         try:
             try:
                 return self._store.read(lambda tx: [due for task in tx.tasks.live() for due in _due(tx, task, now)])
             except Exception as error:
-                if may_pass(error):
+                if is_transient(error):
                     raise
             ids = self._store.read(lambda tx: tx.tasks.live_ids())
-            return [due for task_id in ids for due in self._look_at(task_id, now)]
+            return [due for task_id in ids for due in self._due_times_of(task_id, now)]
         except Exception as error:
             _log.warning("store_unavailable", reason=str(error))
             return []
 
-    def _look_at(self, task_id: str, now: Micros) -> list[tuple[Task, Micros]]:
+    def _due_times_of(self, task_id: str, now: Micros) -> list[tuple[Task, Micros]]:
         """The same for one task."""
         try:
-            return self._store.read(lambda tx: _due(tx, locked(tx, task_id), now))
+            return self._store.read(lambda tx: _due(tx, get_task(tx, task_id), now))
         except Exception as error:
             if self._unreadable.get(task_id) != str(error):
                 self._unreadable[task_id] = str(error)
@@ -144,15 +144,15 @@ class Clockwork:
 
     def _after_failure(self, task_id: str, error: Exception) -> float:
         """Log a failed step; the seconds until it may be tried again. A task that fails too often has ended."""
-        if may_pass(error):
+        if is_transient(error):
             _log.warning("step_failed", task=task_id, reason=str(error))
             return _TRANSIENT_PAUSE_S
         _log.error("step_failed", task=task_id, exc_info=error)
         try:
             step = self._store.read(lambda tx: current_step(tx, task_id))
-            pause = self._patience.pause_after(task_id, step)
+            pause = self._retries.pause_after(task_id, step)
             now = self._clock.now()
-            if pause is None and self._store.write(lambda tx: give_up(tx, task_id, step, error, now)):
+            if pause is None and self._store.write(lambda tx: fail_task(tx, task_id, step, error, now)):
                 _log.error("task_failed", task=task_id, reason=EndReason.STEP_FAILED.value)
         except Exception as another:
             # Whatever it is, the next failure of this step comes here again.
@@ -169,7 +169,7 @@ class Clockwork:
 
 
 def _select_if_due(tx: Transaction, task_id: str, now: Micros) -> None:
-    task = locked(tx, task_id)
+    task = get_task_for_update(tx, task_id)
     if task.state is TaskState.ENROLLING and selection_is_due(tx, task, now):
         select_clients(tx, task, now)
 
@@ -178,9 +178,9 @@ def _due(tx: Transaction, task: Task, now: Micros) -> list[tuple[Task, Micros]]:
     """The task and when it needs attention next; nothing where it needs none."""
     if task.state is TaskState.ENROLLING:
         return [(task, now if selection_is_due(tx, task, now) else max(selection_time(task), now + SECOND))]
-    held = tx.rounds.latest(task.task_id)
-    if held is None or held.state is not RoundState.OPEN:
+    round_ = tx.rounds.latest(task.task_id)
+    if round_ is None or round_.state is not RoundState.OPEN:
         return []
-    if is_complete(tx, held, now):
+    if round_is_complete(tx, round_, now):
         return [(task, now)]
-    return [(task, held.declare_by + 1 if now <= held.declare_by else held.deliver_by + 1)]
+    return [(task, round_.declare_by + 1 if now <= round_.declare_by else round_.deliver_by + 1)]

@@ -24,10 +24,10 @@ from ..store.store import Store
 from ..store.transaction import Transaction
 from .aggregation import next_state
 from .evaluation import Evaluation, Evaluator
-from .judgement import Judgement, Snapshot, judge
-from .lifecycle import active_clients, end_task, locked
+from .judgement import AuditResult, Snapshot, audit_updates
+from .lifecycle import active_clients, end_task, get_task_for_update
 from .models import require_stored, save_model
-from .planning import is_complete, open_round
+from .planning import open_round, round_is_complete
 from .settlement_timer import Stopwatch, Timing
 
 _STOP_ATTEMPTS = 20
@@ -50,11 +50,11 @@ def settle_if_due(
     snapshot = store.read(lambda tx: _snapshot(tx, task_id, clock_now, stop=stop), snapshot=True)
     if snapshot is None:
         return False
-    judgement = judge(snapshot)
-    if len(judgement.accepted) < snapshot.held.min_updates:
+    audit = audit_updates(snapshot)
+    if len(audit.accepted) < snapshot.round_.min_updates:
         return store.write(lambda tx: _void(tx, snapshot, watch.now(), stop=stop))
     try:
-        model = _next_model(store.blobs, snapshot, judgement)
+        model = _next_model(store.blobs, snapshot, audit)
         with watch.evaluating():
             evaluation = _evaluate(store.blobs, snapshot, model, evaluator)
     except (DamagedState, ModelDiverged) as error:
@@ -62,7 +62,7 @@ def settle_if_due(
         detail = str(error)
         return store.write(lambda tx: _fail(tx, snapshot, reason, detail, watch.now()))
     failpoint("settle.model_written")
-    closed = store.write(lambda tx: _close(tx, snapshot, judgement, model, evaluation, watch, stop=stop))
+    closed = store.write(lambda tx: _close(tx, snapshot, audit, model, evaluation, watch, stop=stop))
     failpoint("settle.after_commit")
     if closed and observe is not None:
         observe(watch.timing(evaluated=evaluation is not None))
@@ -86,44 +86,44 @@ def _has_ended(store: Store, task_id: str) -> bool:
 
 
 def _stop_while_enrolling(tx: Transaction, task_id: str, now: Micros) -> None:
-    task = locked(tx, task_id)
+    task = get_task_for_update(tx, task_id)
     if task.state is TaskState.ENROLLING:
         end_task(tx, task, TaskState.STOPPED, EndReason.STOPPED, now)
 
 
 def _snapshot(tx: Transaction, task_id: str, now: Micros, *, stop: bool) -> Snapshot | None:
     task = tx.tasks.get(task_id)
-    held = tx.rounds.latest(task_id)
-    if task is None or task.ended or held is None or held.state is not RoundState.OPEN:
+    round_ = tx.rounds.latest(task_id)
+    if task is None or task.ended or round_ is None or round_.state is not RoundState.OPEN:
         return None
-    if not stop and not is_complete(tx, held, now):
+    if not stop and not round_is_complete(tx, round_, now):
         return None
-    base = tx.tasks.model(task_id, held.base_version)
+    base = tx.tasks.model(task_id, round_.base_version)
     if base is None:
-        raise DamagedState(f"model version {held.base_version} of task {task_id} is missing from table models")
+        raise DamagedState(f"model version {round_.base_version} of task {task_id} is missing from table models")
     return Snapshot(
         task=task,
-        held=held,
+        round_=round_,
         base=base,
         clients={client.client_id: client for client in tx.clients.of_task(task_id)},
-        invitations=tx.rounds.invitations(task_id, held.round_number),
-        budgets=tx.rounds.budgets(task_id, held.round_number),
-        updates=tx.rounds.updates(task_id, held.round_number),
+        invitations=tx.rounds.invitations(task_id, round_.round_number),
+        budgets=tx.rounds.budgets(task_id, round_.round_number),
+        updates=tx.rounds.updates(task_id, round_.round_number),
     )
 
 
-def _next_model(blobs: Blobs, snapshot: Snapshot, judgement: Judgement) -> Model:
+def _next_model(blobs: Blobs, snapshot: Snapshot, audit: AuditResult) -> Model:
     """The next version, written durably."""
     state = next_state(
         blobs,
         snapshot.task,
         snapshot.base,
-        [snapshot.clients[known] for known in judgement.accepted],
+        [snapshot.clients[known] for known in audit.accepted],
         snapshot.budgets,
         snapshot.updates,
     )
     failpoint("settle.aggregate_computed")
-    return save_model(blobs, snapshot.held.round_number, state)
+    return save_model(blobs, snapshot.round_.round_number, state)
 
 
 def _evaluate(blobs: Blobs, snapshot: Snapshot, model: Model, evaluator: Evaluator | None) -> Evaluation | None:
@@ -136,7 +136,7 @@ def _evaluate(blobs: Blobs, snapshot: Snapshot, model: Model, evaluator: Evaluat
 def _close(
     tx: Transaction,
     snapshot: Snapshot,
-    judgement: Judgement,
+    audit: AuditResult,
     model: Model,
     evaluation: Evaluation | None,
     watch: Stopwatch,
@@ -145,14 +145,14 @@ def _close(
 ) -> bool:
     """The one transaction that closes a round: payments, model, misses, and what comes next."""
     now = watch.now()
-    task, held = _unchanged(tx, snapshot)
-    if held is None:
+    task, round_ = _unchanged(tx, snapshot)
+    if round_ is None:
         return False
     require_stored(tx.blobs, model)
-    payments, kept = _payments(snapshot, judgement)
+    payments, kept = _payments(snapshot, audit)
     # Before the next round is opened: how this one went may decide what that pays.
     tx.rounds.change(
-        held,
+        round_,
         state=RoundState.SETTLED,
         kept_micro=kept,
         declared_total=math.fsum(budget.rho for budget in snapshot.budgets.values()),
@@ -160,25 +160,25 @@ def _close(
         loss=evaluation.reported.loss if evaluation else None,
         settled_at=now,
     )
-    for client_id, verdict in judgement.verdicts.items():
-        tx.rounds.judge(held, client_id, verdict=verdict, accepted=client_id in judgement.accepted)
-    tx.rounds.pay(held, payments)
+    for client_id, verdict in audit.verdicts.items():
+        tx.rounds.judge(round_, client_id, verdict=verdict, accepted=client_id in audit.accepted)
+    tx.rounds.pay(round_, payments)
     tx.tasks.add_model(task.task_id, model, now)
     _count_misses(tx, snapshot)
-    detail = f"{len(judgement.accepted)} updates, {sum(payments.values())} micro paid, {kept} kept"
-    tx.events.add(task.task_id, "round.settled", at=now, round_number=held.round_number, detail=detail)
+    detail = f"{len(audit.accepted)} updates, {sum(payments.values())} micro paid, {kept} kept"
+    tx.events.add(task.task_id, "round.settled", at=now, round_number=round_.round_number, detail=detail)
     tx.touch(task.task_id)
-    _continue(tx, task, held, evaluation, now, stop=stop)
+    _continue(tx, task, round_, evaluation, now, stop=stop)
     # Last, so that nearly all of it has been timed.
     timing = watch.timing(evaluated=evaluation is not None)
-    closed = replace(held, state=RoundState.SETTLED)
+    closed = replace(round_, state=RoundState.SETTLED)
     tx.rounds.change(closed, settlement_s=timing.settlement_s, evaluation_s=timing.evaluation_s)
     failpoint("settle.before_commit")
     return True
 
 
 def _continue(
-    tx: Transaction, task: Task, held: Round, evaluation: Evaluation | None, now: Micros, *, stop: bool
+    tx: Transaction, task: Task, round_: Round, evaluation: Evaluation | None, now: Micros, *, stop: bool
 ) -> None:
     """The next round, or the end: stopped, target reached, or all rounds played."""
     target = task.spec.target_accuracy
@@ -186,46 +186,48 @@ def _continue(
         end_task(tx, task, TaskState.STOPPED, EndReason.STOPPED, now)
     elif target is not None and evaluation is not None and evaluation.deciding.accuracy >= target:
         end_task(tx, task, TaskState.FINISHED, EndReason.TARGET_REACHED, now)
-    elif held.round_number >= task.spec.game.horizon:
+    elif round_.round_number >= task.spec.game.horizon:
         end_task(tx, task, TaskState.FINISHED, EndReason.HORIZON_REACHED, now)
     else:
-        open_round(tx, task, held.round_number + 1, now)
+        open_round(tx, task, round_.round_number + 1, now)
 
 
-def _payments(snapshot: Snapshot, judgement: Judgement) -> tuple[dict[str, int], int]:
+def _payments(snapshot: Snapshot, audit: AuditResult) -> tuple[dict[str, int], int]:
     """The exact split of the reward over all who declared, in the order of ordinals."""
     declared = sorted(
         (known for known, budget in snapshot.budgets.items() if budget.rho > 0),
         key=lambda known: snapshot.clients[known].ordinal,
     )
     split = split_reward(
-        reward_micro=snapshot.held.reward_micro,
+        reward_micro=snapshot.round_.reward_micro,
         declared=[snapshot.budgets[known].rho for known in declared],
-        delivered=[known in judgement.accepted for known in declared],
+        delivered=[known in audit.accepted for known in declared],
     )
     paid = dict(zip(declared, split.payments, strict=True))
-    return {known: amount for known, amount in paid.items() if known in judgement.accepted}, split.kept
+    return {known: amount for known, amount in paid.items() if known in audit.accepted}, split.kept
 
 
 def _void(tx: Transaction, snapshot: Snapshot, now: Micros, *, stop: bool) -> bool:
     """Too few updates: the same round again with new deadlines; what was declared and delivered stands."""
-    task, held = _unchanged(tx, snapshot)
-    if held is None:
+    task, round_ = _unchanged(tx, snapshot)
+    if round_ is None:
         return False
-    tx.events.add(task.task_id, "round.void", at=now, round_number=held.round_number, detail=f"attempt {held.attempt}")
+    tx.events.add(
+        task.task_id, "round.void", at=now, round_number=round_.round_number, detail=f"attempt {round_.attempt}"
+    )
     tx.touch(task.task_id)
-    if stop or held.attempt >= task.spec.rounds.max_attempts:
-        tx.rounds.change(held, state=RoundState.VOID)
+    if stop or round_.attempt >= task.spec.rounds.max_attempts:
+        tx.rounds.change(round_, state=RoundState.VOID)
         if stop:
             end_task(tx, task, TaskState.STOPPED, EndReason.STOPPED, now)
         else:
-            detail = f"round {held.round_number} after {held.attempt} attempts"
+            detail = f"round {round_.round_number} after {round_.attempt} attempts"
             end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_UPDATES, now, detail)
         return True
     rules = task.spec.rounds
     tx.rounds.change(
-        held,
-        attempt=held.attempt + 1,
+        round_,
+        attempt=round_.attempt + 1,
         declare_by=now + seconds(rules.declare_s),
         deliver_by=now + seconds(rules.declare_s + rules.deliver_s),
     )
@@ -233,25 +235,25 @@ def _void(tx: Transaction, snapshot: Snapshot, now: Micros, *, stop: bool) -> bo
 
 
 def _fail(tx: Transaction, snapshot: Snapshot, reason: EndReason, detail: str, now: Micros) -> bool:
-    task, held = _unchanged(tx, snapshot)
-    if held is None:
+    task, round_ = _unchanged(tx, snapshot)
+    if round_ is None:
         return False
-    tx.rounds.change(held, state=RoundState.VOID)
+    tx.rounds.change(round_, state=RoundState.VOID)
     end_task(tx, task, TaskState.FAILED, reason, now, detail)
     return True
 
 
 def _unchanged(tx: Transaction, snapshot: Snapshot) -> tuple[Task, Round | None]:
     """The task, held, and the round if it is still what the snapshot says."""
-    task = locked(tx, snapshot.task.task_id)
-    held = tx.rounds.get(task.task_id, snapshot.held.round_number)
+    task = get_task_for_update(tx, snapshot.task.task_id)
+    round_ = tx.rounds.get(task.task_id, snapshot.round_.round_number)
     same = (
         not task.ended
-        and held == snapshot.held
-        and tx.rounds.update_count(task.task_id, snapshot.held.round_number) == len(snapshot.updates)
-        and tx.rounds.budgets(task.task_id, snapshot.held.round_number) == snapshot.budgets
+        and round_ == snapshot.round_
+        and tx.rounds.update_count(task.task_id, snapshot.round_.round_number) == len(snapshot.updates)
+        and tx.rounds.budgets(task.task_id, snapshot.round_.round_number) == snapshot.budgets
     )
-    return task, held if same else None
+    return task, round_ if same else None
 
 
 def _count_misses(tx: Transaction, snapshot: Snapshot) -> None:

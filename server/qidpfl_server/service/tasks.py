@@ -19,7 +19,7 @@ from ..plugins.rules import require_rules
 from ..store.blobs import Blobs, StagedBlob
 from ..store.transaction import Transaction
 from .enrolment import select_clients
-from .lifecycle import locked
+from .lifecycle import get_task_for_update
 from .models import initial_parameters, require_stored, save_model
 
 
@@ -98,10 +98,9 @@ def create_task(
     return CreatedTask(task, codes)
 
 
-def known_initial_model(tx: Transaction, task_id: str, digest: str) -> Model | None:
-    """Version 0 if it has this digest already, in whatever state the task is; None where it may be given now."""
-    task = locked(tx, task_id)
-    known = tx.tasks.model(task_id, 0)
+def known_initial_model(tx: Transaction, task: Task, digest: str) -> Model | None:
+    """Version 0 if it has this digest already, in any state of the task; None if the admin may still set it."""
+    known = tx.tasks.model(task.task_id, 0)
     if known is not None and known.digest == digest:
         return known
     if task.ended:
@@ -113,7 +112,7 @@ def known_initial_model(tx: Transaction, task_id: str, digest: str) -> Model | N
 
 def give_initial_model(tx: Transaction, task_id: str, blob: StagedBlob, now: Micros) -> Model:
     """Put a staged model in the place of version 0, in one transaction. A repeat changes nothing."""
-    known = known_initial_model(tx, task_id, blob.digest)
+    known = known_initial_model(tx, get_task_for_update(tx, task_id), blob.digest)
     if known is not None:
         return known
     model = Model(version=0, digest=blob.digest, momentum_digest=None)
@@ -127,7 +126,7 @@ def give_initial_model(tx: Transaction, task_id: str, blob: StagedBlob, now: Mic
 
 def start_task(tx: Transaction, task_id: str, now: Micros) -> None:
     """Select now, without waiting for more clients. A task that already trains stays as it is."""
-    task = locked(tx, task_id)
+    task = get_task_for_update(tx, task_id)
     if task.ended:
         raise Refused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
     if task.state is TaskState.ENROLLING:

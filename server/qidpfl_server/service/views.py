@@ -37,33 +37,33 @@ from .lifecycle import known_client
 
 
 @dataclass(frozen=True, kw_only=True)
-class Board:
+class AnnouncementState:
     """What is announced in a task at one moment, for everybody at once."""
 
     task: Task
-    held: Round | None
+    round_: Round | None
     base: Model | None
     standings: dict[str, Standing]
 
     def is_newer_than(self, after: tuple[int, int]) -> bool:
         """Whether there is an open round, or attempt, that somebody who knows `after` has not seen."""
-        return self.held is not None and (self.held.round_number, self.held.attempt) > after
+        return self.round_ is not None and (self.round_.round_number, self.round_.attempt) > after
 
     def announcement(self, client_id: str, now: Micros) -> Announcement:
         """The announcement as one client sees it."""
-        if self.held is None or self.base is None or self.task.ended:
+        if self.round_ is None or self.base is None or self.task.ended:
             return Announcement(task_state=self.task.state, reason=self.task.reason)
         return Announcement(task_state=self.task.state, round=self._offer(client_id, now))
 
     def _offer(self, client_id: str, now: Micros) -> RoundOffer:
-        assert self.held is not None and self.base is not None
-        spec, held = self.task.spec, self.held
+        assert self.round_ is not None and self.base is not None
+        spec, round_ = self.task.spec, self.round_
         mechanism = spec.privacy.mechanism
         return RoundOffer(
-            round_number=held.round_number,
-            attempt=held.attempt,
-            reward_micro=held.reward_micro,
-            total=held.total,
+            round_number=round_.round_number,
+            attempt=round_.attempt,
+            reward_micro=round_.reward_micro,
+            total=round_.total,
             # A late joiner is not in the plan of a round that was open before it came.
             standing=self.standings.get(client_id, Standing.SET_ASIDE),
             model_version=self.base.version,
@@ -73,33 +73,33 @@ class Board:
             dimension=spec.dimension,
             rho_max=spec.bounds.rho_max,
             noise=spec.privacy.noise,
-            declare_by=as_datetime(held.declare_by),
-            deliver_by=as_datetime(held.deliver_by),
-            declare_in_s=seconds_left(held.declare_by, now),
-            deliver_in_s=seconds_left(held.deliver_by, now),
+            declare_by=as_datetime(round_.declare_by),
+            deliver_by=as_datetime(round_.deliver_by),
+            declare_in_s=seconds_left(round_.declare_by, now),
+            deliver_in_s=seconds_left(round_.deliver_by, now),
         )
 
 
-def board(tx: Transaction, task_id: str) -> Board | None:
+def announcement_state(tx: Transaction, task_id: str) -> AnnouncementState | None:
     """What is announced in a task now."""
     task = tx.tasks.get(task_id)
     if task is None:
         return None
-    held = tx.rounds.latest(task_id)
-    if held is None or held.state is not RoundState.OPEN or task.ended:
-        return Board(task=task, held=None, base=None, standings={})
-    invitations = tx.rounds.invitations(task_id, held.round_number)
-    return Board(
+    round_ = tx.rounds.latest(task_id)
+    if round_ is None or round_.state is not RoundState.OPEN or task.ended:
+        return AnnouncementState(task=task, round_=None, base=None, standings={})
+    invitations = tx.rounds.invitations(task_id, round_.round_number)
+    return AnnouncementState(
         task=task,
-        held=held,
-        base=tx.tasks.model(task_id, held.base_version),
+        round_=round_,
+        base=tx.tasks.model(task_id, round_.base_version),
         standings={client_id: invitation.standing for client_id, invitation in invitations.items()},
     )
 
 
 def task_summary(tx: Transaction, task: Task) -> TaskSummary:
     """A task in a list."""
-    settled = sum(held.state is RoundState.SETTLED for held in tx.rounds.of_task(task.task_id))
+    settled = sum(round_.state is RoundState.SETTLED for round_ in tx.rounds.of_task(task.task_id))
     return TaskSummary(
         task_id=task.task_id,
         name=task.name,
@@ -140,29 +140,29 @@ def selection_verdict(tx: Transaction, client_id: str) -> SelectionVerdict:
 
 def round_result(tx: Transaction, task: Task, round_number: int) -> RoundResult:
     """A round and what came of it, with everybody's part once it is closed: for admin and viewer."""
-    held = tx.rounds.get(task.task_id, round_number)
-    if held is None:
+    round_ = tx.rounds.get(task.task_id, round_number)
+    if round_ is None:
         raise Refused(ErrorCode.NOT_FOUND, f"round {round_number} has not been announced")
     payments = tx.rounds.payments(task.task_id, round_number)
-    closed = held.state is not RoundState.OPEN
-    version = round_number if held.state is RoundState.SETTLED else held.base_version
+    closed = round_.state is not RoundState.OPEN
+    version = round_number if round_.state is RoundState.SETTLED else round_.base_version
     model = tx.tasks.model(task.task_id, version)
     return RoundResult(
         round_number=round_number,
-        attempt=held.attempt,
-        state=held.state,
-        reward_micro=held.reward_micro,
+        attempt=round_.attempt,
+        state=round_.state,
+        reward_micro=round_.reward_micro,
         paid_micro=sum(payments.values()),
-        kept_micro=held.kept_micro or 0,
-        total=held.total,
-        declared_total=held.declared_total,
+        kept_micro=round_.kept_micro or 0,
+        total=round_.total,
+        declared_total=round_.declared_total,
         updates=tx.rounds.update_count(task.task_id, round_number),
         model_version=version,
         model_digest=None if model is None else model.digest,
-        accuracy=held.accuracy,
-        loss=held.loss,
-        timing=_timing(held),
-        clients=tuple(_client_results(tx, task, held, payments)) if closed else None,
+        accuracy=round_.accuracy,
+        loss=round_.loss,
+        timing=_timing(round_),
+        clients=tuple(_client_results(tx, task, round_, payments)) if closed else None,
     )
 
 
@@ -172,23 +172,23 @@ def as_seen_by(result: RoundResult, client_id: str) -> RoundResult:
     return result.model_copy(update={"own": own, "clients": None})
 
 
-def _timing(held: Round) -> RoundTiming | None:
-    if held.opened_at is None:
+def _timing(round_: Round) -> RoundTiming | None:
+    if round_.opened_at is None:
         return None
     return RoundTiming(
-        opened_at=as_datetime(held.opened_at),
-        settled_at=None if held.settled_at is None else as_datetime(held.settled_at),
-        settlement_s=held.settlement_s,
-        evaluation_s=held.evaluation_s,
+        opened_at=as_datetime(round_.opened_at),
+        settled_at=None if round_.settled_at is None else as_datetime(round_.settled_at),
+        settlement_s=round_.settlement_s,
+        evaluation_s=round_.evaluation_s,
     )
 
 
-def _client_results(tx: Transaction, task: Task, held: Round, payments: dict[str, int]) -> list[ClientResult]:
-    budgets = tx.rounds.budgets(task.task_id, held.round_number)
-    updates = tx.rounds.updates(task.task_id, held.round_number)
-    invitations = tx.rounds.invitations(task.task_id, held.round_number)
+def _client_results(tx: Transaction, task: Task, round_: Round, payments: dict[str, int]) -> list[ClientResult]:
+    budgets = tx.rounds.budgets(task.task_id, round_.round_number)
+    updates = tx.rounds.updates(task.task_id, round_.round_number)
+    invitations = tx.rounds.invitations(task.task_id, round_.round_number)
     clients = [client for client in tx.clients.of_task(task.task_id) if client.client_id in invitations]
-    regret = _regrets(task, held, clients, budgets)
+    regret = _regrets(task, round_, clients, budgets)
     results = []
     for client in clients:
         budget, update = budgets.get(client.client_id), updates.get(client.client_id)
@@ -209,13 +209,13 @@ def _client_results(tx: Transaction, task: Task, held: Round, payments: dict[str
     return results
 
 
-def _regrets(task: Task, held: Round, clients: list[Client], budgets: dict[str, Budget]) -> dict[str, float]:
+def _regrets(task: Task, round_: Round, clients: list[Client], budgets: dict[str, Budget]) -> dict[str, float]:
     """What each bidder could have gained by another budget, as far as its profile tells."""
     bidders = [client for client in clients if client.client_id in budgets and budgets[client.client_id].rho > 0]
     if not bidders:
         return {}
     found = regrets(
-        reward=held.reward_micro / MICRO,
+        reward=round_.reward_micro / MICRO,
         budgets=[budgets[client.client_id].rho for client in bidders],
         privacy_values=[client.privacy_value or 1.0 for client in bidders],
         privacy_weight=task.spec.game.privacy_weight,
@@ -231,8 +231,8 @@ def ledger(tx: Transaction, client_id: str) -> Ledger:
     assert task is not None
     entries = [_entry(histogram_release(client.histogram_rho), SpendState.SPENT)] if client.has_profile else []
     entries += [
-        _round_entry(task, client, held, budget, update, paid)
-        for held, budget, update, paid in tx.rounds.history(task.task_id, client.client_id)
+        _round_entry(task, client, round_, budget, update, paid)
+        for round_, budget, update, paid in tx.rounds.history(task.task_id, client.client_id)
         if budget.state is not BudgetState.DECLINED or budget.rho > 0
     ]
     proven = [
@@ -253,15 +253,15 @@ def ledger(tx: Transaction, client_id: str) -> Ledger:
 
 
 def _round_entry(
-    task: Task, client: Client, held: Round, budget: Budget, update: Update | None, paid: int | None
+    task: Task, client: Client, round_: Round, budget: Budget, update: Update | None, paid: int | None
 ) -> LedgerEntry:
     release = round_release(
-        privacy=task.spec.privacy, round_number=held.round_number, rho=budget.rho, size=client.size or 1
+        privacy=task.spec.privacy, round_number=round_.round_number, rho=budget.rho, size=client.size or 1
     )
     if update is None:
-        closed = held.state is not RoundState.OPEN or budget.state is BudgetState.DECLINED
+        closed = round_.state is not RoundState.OPEN or budget.state is BudgetState.DECLINED
         state = SpendState.FREED if closed else SpendState.RESERVED
-    elif not update.accepted and (held.state is not RoundState.OPEN or task.ended):
+    elif not update.accepted and (round_.state is not RoundState.OPEN or task.ended):
         state = SpendState.SPENT_UNPAID
     else:
         state = SpendState.SPENT

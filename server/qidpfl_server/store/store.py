@@ -37,8 +37,8 @@ class Store:
     def __init__(self, engine: Engine, blobs: Blobs) -> None:
         self.engine = engine
         self.blobs = blobs
-        # How much of the pulse is this process's own doing.
-        self.own_commits = 0
+        # How many of the counted changes this process has made.
+        self.local_commits = 0
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._listeners: list[Callable[[set[str]], None]] = []
         self._last_parts: list[Work[None]] = []
@@ -127,9 +127,9 @@ class Store:
                 if transaction.touched:
                     transaction.count_commit()
                 touched = transaction.touched
-                self.own_commits += bool(touched)
+                self.local_commits += bool(touched)
         except Exception as error:
-            self.own_commits -= bool(touched)
+            self.local_commits -= bool(touched)
             failure = error if isinstance(error, CoordinatorError) else StoreBusy(f"the commit failed: {error}")
             for request in batch:
                 request.answer.set_exception(failure)

@@ -33,7 +33,7 @@ class Transaction:
         self.published = True
 
     def count_commit(self) -> None:
-        """Move the pulse that other processes watch."""
+        """Increment the change counter, which other processes watch."""
         # One statement: two processes may both be the first.
         self.connection.execute(
             text(
@@ -42,6 +42,6 @@ class Transaction:
             )
         )
 
-    def pulse(self) -> int:
+    def change_counter(self) -> int:
         """How many changing commits there have been."""
         return self.connection.execute(select(schema.pulse.c.changes)).scalar() or 0

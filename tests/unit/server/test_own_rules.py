@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qidpfl_server.errors import CoordinatorError, Refused
-from qidpfl_server.plugins.rules import load_rules, missing_rules, own_reward, own_select, require_rules
+from qidpfl_server.plugins.rules import custom_reward, custom_select, load_rules, missing_rules, require_rules
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.task_spec.spec import TaskSpec
@@ -41,7 +41,7 @@ def task(*, policy: str | None = None, rule: str | None = None) -> TaskSpec:
 def test_a_task_finds_the_functions_of_the_files_that_it_names(tmp_path: Path) -> None:
     load_rules([file(tmp_path, "paying.py", REWARD), file(tmp_path, "choosing.py", SELECT)])
     spec = task(policy="paying", rule="choosing")
-    reward, select = own_reward(spec), own_select(spec)
+    reward, select = custom_reward(spec), custom_select(spec)
     assert missing_rules(spec) == {}
     assert reward is not None and select is not None
     assert (reward.__name__, select.__name__) == ("reward", "select")
@@ -49,7 +49,7 @@ def test_a_task_finds_the_functions_of_the_files_that_it_names(tmp_path: Path) -
 
 def test_a_task_without_rules_of_its_own_needs_none() -> None:
     require_rules(task())
-    assert own_reward(task()) is None and own_select(task()) is None
+    assert custom_reward(task()) is None and custom_select(task()) is None
 
 
 def test_what_is_not_loaded_is_refused_with_the_file_that_is_needed() -> None:

@@ -126,19 +126,19 @@ async def get_announcement(
     known = (int(number), int(attempt))
     deadline = context.now() + round(wait * SECOND)
     while True:
-        board = await context.announcements.current(task_id)
-        assert board is not None
+        announced = await context.notifier.current(task_id)
+        assert announced is not None
         left = (deadline - context.now()) / SECOND
-        if board.is_newer_than(known) or board.task.ended:
+        if announced.is_newer_than(known) or announced.task.ended:
             break
-        if left <= 0 or context.announcements.closing:
-            if board.task.state is TaskState.ENROLLING:
+        if left <= 0 or context.notifier.closing:
+            if announced.task.state is TaskState.ENROLLING:
                 break
             return Response(status_code=204)
-        await context.announcements.wait(task_id, left)
-    if board.standings.get(client_id) is Standing.SET_ASIDE:
+        await context.notifier.wait(task_id, left)
+    if announced.standings.get(client_id) is Standing.SET_ASIDE:
         await context.write(lambda tx: mark_coming_back(tx, client_id))
-    body = board.announcement(client_id, context.now())
+    body = announced.announcement(client_id, context.now())
     return Response(body.model_dump_json(), media_type="application/json")
 
 

@@ -29,9 +29,9 @@ async def health() -> Health:
 @router.get("/readyz", summary="Can it work?", responses=responses(ErrorCode.STORE_BUSY))
 async def ready(context: Ctx) -> Health:
     """Answers when the store can be read and rounds are looked after."""
-    if context.clockwork.ended or context.announcements.ended:
+    if context.scheduler.ended or context.notifier.ended:
         raise StoreBusy("the coordinator stops, or has to be started again")
-    await context.read(lambda tx: tx.pulse())
+    await context.read(lambda tx: tx.change_counter())
     return Health()
 
 

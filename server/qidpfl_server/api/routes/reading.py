@@ -15,7 +15,7 @@ from qidpfl_shared.protocol.messages import Event, ModelInfo, RoundResult, TaskV
 from ...domain import Model, Task
 from ...errors import Refused
 from ...ops.model_files import safetensors_bytes
-from ...service.lifecycle import locked
+from ...service.lifecycle import get_task
 from ...service.retention import first_kept_version
 from ...service.views import as_seen_by, model_info, round_result, task_view
 from ...store.transaction import Transaction
@@ -36,14 +36,18 @@ _KEEP_ALIVE_S = 15.0
 @router.get("", summary="Show a task", responses=responses(*_READ))
 async def show_task(context: Ctx, caller: AnybodyOfTask, task_id: TaskId) -> TaskView:
     """The task with its whole spec: for its clients, holders of its enrolment code, admin and viewer."""
-    return await context.read(lambda tx: task_view(tx, locked(tx, task_id)))
+    return await context.read(lambda tx: task_view(tx, get_task(tx, task_id)))
 
 
 @router.get("/models", summary="List model versions", responses=responses(*_READ))
 async def list_models(context: Ctx, caller: Reader, task_id: TaskId) -> list[ModelInfo]:
     """All versions, 0 first."""
 
-    return await context.read(lambda tx: [model_info(locked(tx, task_id), model) for model in tx.tasks.models(task_id)])
+    def infos(tx: Transaction) -> list[ModelInfo]:
+        task = get_task(tx, task_id)
+        return [model_info(task, model) for model in tx.tasks.models(task_id)]
+
+    return await context.read(infos)
 
 
 @router.get(
@@ -94,7 +98,7 @@ async def get_round(context: Ctx, caller: Reader, task_id: TaskId, round_number:
     """The totals, and one's own part; for admin and viewer everybody's, once the round is closed."""
     result = context.settled_rounds.get(task_id, round_number)
     if result is None:
-        result = await context.read(lambda tx: round_result(tx, locked(tx, task_id), round_number))
+        result = await context.read(lambda tx: round_result(tx, get_task(tx, task_id), round_number))
         context.settled_rounds.remember(task_id, result)
     return result if caller.client_id is None else as_seen_by(result, caller.client_id)
 
@@ -119,17 +123,17 @@ async def get_events(
 
 async def _feed(context: Context, task_id: str, last_event_id: int) -> AsyncIterator[str]:
     seen = last_event_id
-    while not context.announcements.closing:
+    while not context.notifier.closing:
         events = await context.read(partial(_events_after, task_id, seen))
         for event in events:
             yield _as_server_sent(event)
             seen = event.id
-        board = await context.announcements.current(task_id)
-        if not events and board is not None and board.task.ended:
+        announced = await context.notifier.current(task_id)
+        if not events and announced is not None and announced.task.ended:
             return
         if not events:
             yield ": still here\n\n"
-            await context.announcements.wait(task_id, _KEEP_ALIVE_S)
+            await context.notifier.wait(task_id, _KEEP_ALIVE_S)
 
 
 def _events_after(task_id: str, event_id: int, tx: Transaction) -> list[Event]:
@@ -142,7 +146,7 @@ def _as_server_sent(event: Event) -> str:
 
 async def _task_and_model(context: Context, task_id: str, version: int) -> tuple[Task, Model]:
     def look_up(tx: Transaction) -> tuple[Task, Model]:
-        task = locked(tx, task_id)
+        task = get_task(tx, task_id)
         model = tx.tasks.model(task_id, version)
         if model is None or version < first_kept_version(tx, task):
             raise Refused(ErrorCode.NOT_FOUND, f"there is no model version {version}, or no longer")

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import ClientSummary
 
-from ...service.roster import put_out, roster
+from ...service.roster import revoke_client, roster
 from ..auth import Admin, Operator, TaskId
 from ..context import Ctx
 from ..errors import responses
@@ -27,5 +27,5 @@ async def list_clients(context: Ctx, caller: Operator, task_id: TaskId) -> list[
 async def delete_client(context: Ctx, caller: Admin, task_id: TaskId, client_id: OtherClientId) -> None:
     """Revoke its token. It is out from the next round on; its ledgers stay, and what it delivered counts."""
     now = context.now()
-    await context.write(lambda tx: put_out(tx, task_id, client_id, now))
+    await context.write(lambda tx: revoke_client(tx, task_id, client_id, now))
     context.callers.forget()

@@ -11,7 +11,7 @@ from qidpfl_shared.protocol.messages import CreatedTask, CreateTask, ModelInfo, 
 from qidpfl_shared.protocol.wire import parse_content_digest
 
 from ...errors import Refused
-from ...service.lifecycle import locked
+from ...service.lifecycle import get_task
 from ...service.settlement import stop_task
 from ...service.tasks import (
     create_task,
@@ -65,7 +65,7 @@ async def create(
             now=now,
         )
     )
-    if (evaluator := context.clockwork.evaluator(created.task)) is not None:
+    if (evaluator := context.scheduler.evaluator(created.task)) is not None:
         afterwards.add_task(evaluator.prepare)
     view = await context.read(lambda tx: task_view(tx, created.task))
     return CreatedTask(task=view, enrolment_codes=created.codes)
@@ -106,8 +106,8 @@ async def put_initial_model(
 ) -> ModelInfo:
     """Train from this model instead of a new one. Until the first round is announced; the same bytes again always."""
     digest = parse_content_digest(request.headers.get("content-digest", ""))
-    known = await context.read(lambda tx: known_initial_model(tx, task_id, digest))
-    task = await context.read(lambda tx: locked(tx, task_id))
+    known = await context.read(lambda tx: known_initial_model(tx, get_task(tx, task_id), digest))
+    task = await context.read(lambda tx: get_task(tx, task_id))
     if known is None:
         byte_length = task.spec.layout.byte_length
         check_headers(request, byte_length)
@@ -134,7 +134,7 @@ async def start(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     """Select now, without waiting for more clients."""
     now = context.now()
     await context.write(lambda tx: start_task(tx, task_id, now))
-    return await context.read(lambda tx: task_summary(tx, locked(tx, task_id)))
+    return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 
 
 @router.post("/{task_id}/stop", summary="Stop a task", responses=responses(*_CHANGES))
@@ -144,6 +144,6 @@ async def stop(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     if task is None:
         raise Refused(ErrorCode.NOT_FOUND, "there is no such task")
     if not task.ended:
-        evaluator = context.clockwork.evaluator(task)
+        evaluator = context.scheduler.evaluator(task)
         await anyio.to_thread.run_sync(stop_task, context.store, task_id, evaluator, context.now())
-    return await context.read(lambda tx: task_summary(tx, locked(tx, task_id)))
+    return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))

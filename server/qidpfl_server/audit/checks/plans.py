@@ -11,7 +11,7 @@ from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.protocol.releases import release_of
 
 from ...domain import BudgetState, Task
-from ...plugins.rules import own_reward
+from ...plugins.rules import custom_reward
 from ...service.planning import participant, past_round
 from ..records import RoundRecord
 from ..report import Report
@@ -36,7 +36,7 @@ class Planner:
         }
         self._paid = 0
         self._past: list[PastRound] = []
-        self._own_reward = own_reward(task.spec)
+        self._custom_reward = custom_reward(task.spec)
 
     def audit(self, record: RoundRecord, report: Report) -> None:
         """Compare a round with its plan; rounds come in their order."""
@@ -69,9 +69,9 @@ class Planner:
             )
 
         recorded = from_micro(record.held.reward_micro)
-        if self._own_reward is not None:
+        if self._custom_reward is not None:
             try:
-                return plan(self._own_reward)
+                return plan(self._custom_reward)
             except OwnRuleFailed as error:
                 report.require(False, f"{record.place}: {error}")
         return plan(lambda _: recorded)

@@ -7,7 +7,7 @@ from qidpfl_shared.core.selection import label_distances
 from qidpfl_shared.protocol.task_spec.parts import SelectionRule
 
 from ...domain import Client, ClientState, Task
-from ...plugins.rules import own_select
+from ...plugins.rules import custom_select
 from ...service.enrolment import selection_of
 from ..report import Report
 
@@ -24,7 +24,7 @@ def audit_selection(task: Task, clients: list[Client], report: Report) -> None:
     _audit_distances(task, judged, report)
     rule = task.spec.selection.rule
     # Of unions that are equally near another machine may prefer another; without its function a rule cannot be asked.
-    if rule is SelectionRule.UNION or (rule is SelectionRule.OWN and own_select(task.spec) is None):
+    if rule is SelectionRule.UNION or (rule is SelectionRule.OWN and custom_select(task.spec) is None):
         return
     try:
         selection = selection_of(task.spec, judged)

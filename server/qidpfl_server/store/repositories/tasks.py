@@ -16,7 +16,7 @@ from ..soundness import rows_of
 
 # Built once: to build a statement costs several times as much as to run it.
 _TASK = select(tasks).where(tasks.c.task_id == bindparam("task_id"))
-_TASK_HELD = _TASK.with_for_update()
+_TASK_FOR_UPDATE = _TASK.with_for_update()
 _LIVING = tasks.c.state.in_((TaskState.ENROLLING, TaskState.TRAINING))
 
 
@@ -41,13 +41,9 @@ class TaskRows:
     def get(self, task_id: str) -> Task | None:
         return self._one(_TASK, task_id=task_id)
 
-    def lock(self, task_id: str) -> Task | None:
-        """The task, held until the end of the transaction: all changes of one task happen one after the other.
-
-        Whoever only reads holds nothing, and waits for nobody.
-        """
-        reading = self._connection.get_execution_options().get("read_only", False)
-        return self._one(_TASK if reading else _TASK_HELD, task_id=task_id)
+    def get_for_update(self, task_id: str) -> Task | None:
+        """The task, locked until the end of the transaction: writers of one task run one after the other."""
+        return self._one(_TASK_FOR_UPDATE, task_id=task_id)
 
     def by_name(self, name: str) -> Task | None:
         return self._one(select(tasks).where(tasks.c.name == name))
