@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import typer
 from sqlalchemy import create_engine, inspect
-from synthetic_results import results
 
 from qidpfl_client.cli.app import app as client_app
 from qidpfl_client.journal.sqlite_file import JournalFile
@@ -35,6 +34,7 @@ from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.store import Store
 from qidpfl_server.tokens import Secrets
 from qidpfl_shared.protocol.presets import PRESETS, preset
+from support.synthetic_results import results
 
 ROOT = Path(__file__).parent.parent
 STORED = ROOT / "tests/data/surface.json"

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from containers import DEBIAN, ROOT, Testbed, missing, output
+
+from support.containers import DEBIAN, ROOT, Testbed, missing, output
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

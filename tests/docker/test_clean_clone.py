@@ -7,9 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from containers import ROOT, UNHURRIED, Testbed, cleaned_up, output
 
-SHORT = {"game": {"horizon": 3}, "rounds": UNHURRIED | {"expected_clients": 8}}
+from support.containers import NO_TIMEOUTS, ROOT, Testbed, cleaned_up, output
+
+SHORT = {"game": {"horizon": 3}, "rounds": NO_TIMEOUTS | {"expected_clients": 8}}
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from containers import UNHURRIED, Container, Testbed, cleaned_up, output, wait_for_the_end, wait_until
 
 from qidpfl_client.journal.journal import Journal
 from qidpfl_client.journal.ledger import OwnLedger, read_ledger
+from support.containers import NO_TIMEOUTS, Container, Testbed, cleaned_up, output, wait_for_the_end, wait_until
 
-OVERRIDES = {"rounds": UNHURRIED | {"expected_clients": 5}}
+OVERRIDES = {"rounds": NO_TIMEOUTS | {"expected_clients": 5}}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from containers import ROOT, output
+
+from support.containers import ROOT, output
 
 SERVER, CLIENT, BASE = "qidpfl-server", "qidpfl-client", "python:3.11-slim"
 MEGABYTE = 1_000_000

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
-from containers import ROOT, Testbed
+
+from support.containers import ROOT, Testbed
 
 OVERLAYS = ("gpu", "mnist", "postgres")
 

@@ -4,11 +4,11 @@ import json
 import re
 from pathlib import Path
 
-from containers import DEBIAN, UNHURRIED, Container, Testbed, cleaned_up, wait_for_the_end, wait_until
+from support.containers import DEBIAN, NO_TIMEOUTS, Container, Testbed, cleaned_up, wait_for_the_end, wait_until
 
 OVERRIDES = {
     "rounds": {
-        **UNHURRIED,
+        **NO_TIMEOUTS,
         "expected_clients": 5,
         # Who changes to a coordinator that does not know of the round yet may miss it: the others wait for so long.
         "declare_s": 15.0,

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coordinators import UNHURRIED, ScriptedClient
-from forked import ForkedCoordinator
 
 from qidpfl_server.audit import Report, audit
 from qidpfl_server.cli.serve import opened_store
 from qidpfl_server.settings import Settings
+from support.coordinators import NO_TIMEOUTS, ScriptedClient
+from support.forked_coordinators import ForkedCoordinator
 
 CLIENTS = 3
-ROUNDS = UNHURRIED | {"expected_clients": CLIENTS, "min_clients": 2, "min_updates": 2}
+ROUNDS = NO_TIMEOUTS | {"expected_clients": CLIENTS, "min_clients": 2, "min_updates": 2}
 FINISHED = "(SELECT task_id FROM tasks WHERE name = 'finished')"
 OPEN = "(SELECT task_id FROM tasks WHERE name = 'open')"
 SECOND = f"task_id = {FINISHED} AND round_number = 2"

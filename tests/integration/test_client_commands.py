@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked import ForkedCoordinator
 from typer.testing import CliRunner, Result
 
 from qidpfl_client.cli.app import app
 from qidpfl_client.journal.journal import Journal, Membership
+from support.forked_coordinators import ForkedCoordinator
 
 FOREVER = {"rounds": {"enrolment_window_s": 3600.0, "quiet_s": 3600.0}}
 TASKS: dict[str, dict[str, Any]] = {

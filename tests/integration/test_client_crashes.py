@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import broken_clients
 import pytest
-from client_processes import ForkedClient
-from client_verification import client_violations
-from coordinators import UNHURRIED
-from forked import ForkedCoordinator
-from patient_client import PatientClient
-from recording_proxy import Moment, RecordingProxy, recording
 
 from qidpfl_client.journal.journal import Journal
+from support import client_faults
+from support.client_checks import client_violations
+from support.coordinators import NO_TIMEOUTS, WaitingClient
+from support.forked_clients import ForkedClient
+from support.forked_coordinators import ForkedCoordinator
+from support.recording_proxy import Moment, RecordingProxy, recording
 
 HORIZON = 3
 SCRIPTED = 2
@@ -71,14 +70,14 @@ def stage(coordinator: ForkedCoordinator, tmp_path: Path) -> Iterator[Stage]:
         threads = opened.enter_context(ThreadPoolExecutor(SCRIPTED))
 
         def staged(**overrides: Any) -> Scene:
-            rounds = UNHURRIED | {"expected_clients": SCRIPTED + 1, "min_clients": 3, "min_updates": 3}
+            rounds = NO_TIMEOUTS | {"expected_clients": SCRIPTED + 1, "min_clients": 3, "min_updates": 3}
             task_id, code = coordinator.create_task(
                 f"task-{uuid4().hex}", game={"horizon": HORIZON}, rounds=rounds, **overrides
             )
             may_deliver = threading.Event()
             may_deliver.set()
             others = [
-                PatientClient(coordinator.url, task_id, code, f"the-key-of-client-{n}", may_deliver=may_deliver)
+                WaitingClient(coordinator.url, task_id, code, f"the-key-of-client-{n}", may_deliver=may_deliver)
                 for n in range(SCRIPTED)
             ]
             for other in others:
@@ -127,7 +126,7 @@ def killed_in(scene: Scene, moment: Moment) -> None:
 
 def test_a_client_that_noises_again_is_caught(stage: Stage) -> None:
     scene = stage()
-    scene.client.sabotage = broken_clients.noise_again_instead_of_sending_again
+    scene.client.sabotage = client_faults.noise_again_instead_of_sending_again
     killed_in(scene, Moment.MID_BODY)
     scene.proxy.interfere = lambda _: None
     assert scene.client.start().ended_with() == 0
@@ -136,7 +135,7 @@ def test_a_client_that_noises_again_is_caught(stage: Stage) -> None:
 
 def test_a_client_that_writes_down_after_sending_is_caught(stage: Stage) -> None:
     scene = stage()
-    scene.client.sabotage = broken_clients.write_down_after_sending
+    scene.client.sabotage = client_faults.write_down_after_sending
     killed_in(scene, Moment.MID_BODY)
     assert any("round/1: 2 different updates left" in said for said in scene.played_on())
 
@@ -144,7 +143,7 @@ def test_a_client_that_writes_down_after_sending_is_caught(stage: Stage) -> None
 def test_a_copy_of_the_journal_that_asks_nobody_is_caught(stage: Stage) -> None:
     scene = stage()
     restore(scene, "client.noised:1", "client.sent:1")
-    scene.client.sabotage = broken_clients.read_no_ledger_of_the_coordinator
+    scene.client.sabotage = client_faults.read_no_ledger_of_the_coordinator
     scene.proxy.interfere = lambda _: scene.others_may_deliver.set()
     scene.client.start().ended_with()
     assert any("round/1: 2 different updates left" in said for said in scene.violations())

@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_coordinator import CODE, TASK, HostileCoordinator, serving
-from synthetic import applicant
 
 from qidpfl_client.api import connect
 from qidpfl_client.errors import ClientError, UntrustedCoordinator
@@ -15,6 +13,8 @@ from qidpfl_client.owner import Owner
 from qidpfl_client.participant.runner import take_part
 from qidpfl_shared.protocol.messages import SpendState, TaskState
 from qidpfl_shared.protocol.presets import preset
+from support.hostile_coordinator import CODE, TASK, HostileCoordinator, serving
+from support.synthetic_clients import applicant
 
 HISTOGRAM_RHO = 0.1
 OTHER_SPEC = preset("digits", {"game": {"horizon": 3}, "bounds": {"rho_max": 50.0}})

@@ -11,11 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from client_verification import client_violations
-from coordinators import UNHURRIED
-from forked import ForkedCoordinator
-from patient_client import PatientClient
-from recording_proxy import recording
+from support.client_checks import client_violations
+from support.coordinators import NO_TIMEOUTS, WaitingClient
+from support.forked_coordinators import ForkedCoordinator
+from support.recording_proxy import recording
 
 SCRIPTED = 2
 STOPPED = "qidpfl-client: stopped; started again with the same journal it goes on where it was"
@@ -59,11 +58,11 @@ def test_stops_and_outages_cost_nothing(tmp_path: Path) -> None:
     coordinator = ForkedCoordinator(tmp_path / "coordinator")
     journal, may_deliver = tmp_path / "journal.sqlite", threading.Event()
     with coordinator.start(), recording(coordinator.url) as proxy, ThreadPoolExecutor(SCRIPTED) as threads:
-        rounds = UNHURRIED | {"expected_clients": 3, "min_clients": 3, "min_updates": 3}
+        rounds = NO_TIMEOUTS | {"expected_clients": 3, "min_clients": 3, "min_updates": 3}
         task_id, code = coordinator.create_task(game={"horizon": 3}, rounds=rounds, selection={"rule": "all"})
         (tmp_path / "code").write_text(code)
         others = [
-            PatientClient(
+            WaitingClient(
                 *(coordinator.url, task_id, code, f"the-key-of-client-{n}"),
                 may_deliver=may_deliver,
                 locate=lambda: coordinator.url,

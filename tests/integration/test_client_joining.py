@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hostile_coordinator import CODE, TASK, HostileCoordinator, serving
-from synthetic import SyntheticData, SyntheticLearner, applicant
 
 from qidpfl_client.api import connect
 from qidpfl_client.errors import ClientError, JournalError, Misconfigured, OwnerLimit
@@ -19,6 +17,8 @@ from qidpfl_client.owner import Owner, Prices
 from qidpfl_client.participant.runner import take_part
 from qidpfl_shared.protocol.messages import SpendState
 from qidpfl_shared.protocol.presets import preset
+from support.hostile_coordinator import CODE, TASK, HostileCoordinator, serving
+from support.synthetic_clients import SyntheticData, SyntheticLearner, applicant
 
 OTHER_RECORDS = SyntheticData(SyntheticLearner(fingerprint="other records"))
 WITHOUT_PARTITION = preset("digits", {"game": {"horizon": 3}, "workload": {"partition": None}})

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
-from coordinators import ScriptedClient, move_deadline, running
-from synthetic import applicant
 
 from qidpfl_client.journal.journal import Journal
 from qidpfl_client.participant.runner import take_part
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode, Problem
 from qidpfl_shared.protocol.messages import SpendState, TaskState
+from support.coordinators import ScriptedClient, move_deadline, running
+from support.synthetic_clients import applicant
 
 
 class FirstUploadTooLate(httpx.BaseTransport):

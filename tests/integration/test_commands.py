@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coordinators import Coordinator, ScriptedClient, play_to_the_end, running
 from safetensors.numpy import load_file
+
+from support.coordinators import Coordinator, ScriptedClient, play_to_the_end, running
 
 SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 20.0, "deliver_s": 20.0}}
 

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from coordinators import UNHURRIED, ScriptedClient, play_to_the_end
-from forked import ForkedCoordinator
+
+from support.coordinators import NO_TIMEOUTS, ScriptedClient, play_to_the_end
+from support.forked_coordinators import ForkedCoordinator
 
 SCHEDULE = [3_000_000, 500_000, 9_000_000]
 
@@ -19,7 +20,7 @@ def test_a_schedule_is_paid_to_clients_that_were_chosen_blindly(tmp_path: Path) 
             "reward_range": {"minimum_micro": 1_000_000, "maximum_micro": 8_000_000},
         },
         "selection": {"rule": "random", "random_clients": 3, "seed": 5},
-        "rounds": UNHURRIED | {"expected_clients": 6, "min_clients": 2, "min_updates": 2},
+        "rounds": NO_TIMEOUTS | {"expected_clients": 6, "min_clients": 2, "min_updates": 2},
     }
     with ForkedCoordinator(tmp_path) as coordinator:
         task_id, code = coordinator.create_task(**overrides)

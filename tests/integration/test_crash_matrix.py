@@ -8,13 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import broken_coordinators
 import pytest
-from coordinators import UNHURRIED, Coordinator, ScriptedClient
-from forked import ForkedCoordinator
-from verification import violations
 
 from qidpfl_server import failpoints
+from support import broken_rules
+from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
+from support.forked_coordinators import ForkedCoordinator
+from support.task_checks import violations
 
 Gather = Callable[..., list[ScriptedClient]]
 HORIZON = 3
@@ -46,7 +46,7 @@ def test_a_coordinator_killed_anywhere_goes_on_where_it_was(
 
 
 def test_uploads_acknowledged_before_the_commit_are_caught(tmp_path: Path, gather: Gather) -> None:
-    with broken(tmp_path, broken_coordinators.acknowledge_uploads_before_the_commit) as coordinator:
+    with broken(tmp_path, broken_rules.acknowledge_uploads_before_the_commit) as coordinator:
         clients = gather(coordinator)
         offers = first_offers(clients)
         clients[0].declare(offers[0]).raise_for_status()
@@ -57,7 +57,7 @@ def test_uploads_acknowledged_before_the_commit_are_caught(tmp_path: Path, gathe
 
 
 def test_payments_in_a_second_transaction_are_caught(tmp_path: Path, gather: Gather) -> None:
-    with broken(tmp_path, broken_coordinators.pay_in_a_second_transaction) as coordinator:
+    with broken(tmp_path, broken_rules.pay_in_a_second_transaction) as coordinator:
         clients = gather(coordinator)
         answer_all(clients)
         assert coordinator.died_of() == signal.SIGKILL
@@ -68,7 +68,7 @@ def test_payments_in_a_second_transaction_are_caught(tmp_path: Path, gather: Gat
 
 
 def test_uploads_without_their_bytes_are_caught(tmp_path: Path, gather: Gather) -> None:
-    with broken(tmp_path, broken_coordinators.name_blobs_after_the_commit) as coordinator:
+    with broken(tmp_path, broken_rules.name_blobs_after_the_commit) as coordinator:
         clients = gather(coordinator)
         offers = first_offers(clients)
         clients[0].declare(offers[0]).raise_for_status()
@@ -84,7 +84,7 @@ def gather() -> Iterator[Gather]:
     with ExitStack() as connections:
 
         def gathered(coordinator: Coordinator, **overrides: Any) -> list[ScriptedClient]:
-            rounds = UNHURRIED | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
+            rounds = NO_TIMEOUTS | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
             task_id, code = coordinator.create_task(game={"horizon": HORIZON}, rounds=rounds, **overrides)
             keys = [f"the-key-of-client-{n}" for n in range(CLIENTS)]
             clients = [

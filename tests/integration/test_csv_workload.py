@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from coordinators import UNHURRIED, running
+from support.coordinators import NO_TIMEOUTS, running
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OVERRIDES = {
@@ -13,7 +13,7 @@ OVERRIDES = {
     "selection": {"rule": "all"},
     "game": {"horizon": 15},
     "privacy": {"lifetime_rho": 30.0},
-    "rounds": UNHURRIED | {"expected_clients": 4},
+    "rounds": NO_TIMEOUTS | {"expected_clients": 4},
 }
 
 

@@ -11,13 +11,13 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 import pytest
-from coordinators import UNHURRIED, Coordinator, running
 from sklearn.datasets import load_digits
 
 from qidpfl_client.api import AdminApi, connect
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.core.privacy.mechanisms import GradientOnce
 from qidpfl_shared.protocol.messages import Ledger, RoundResult, TaskView
+from support.coordinators import Coordinator, running
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLIENTS, ROUNDS = 4, 6
@@ -37,7 +37,10 @@ def new_task(coordinator: Coordinator, name: str, folder: Path) -> tuple[str, Pa
     """A task's id, and the file with its enrolment code."""
     # The audit may accuse an honest client by chance, but not in the lifetime of this test.
     task_id, code = coordinator.create_task(
-        name, game={"horizon": ROUNDS}, rounds=UNHURRIED | {"expected_clients": CLIENTS}, privacy={"audit_alpha": 1e-9}
+        name,
+        game={"horizon": ROUNDS},
+        rounds={"expected_clients": CLIENTS},
+        privacy={"audit_alpha": 1e-9},
     )
     file = folder / "code"
     file.write_text(f"{code}\n")

@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from coordinators import Coordinator, ScriptedClient, move_deadline, running
 from structlog.testing import capture_logs
 
 from qidpfl_server.api.app import create_app
@@ -25,6 +24,7 @@ from qidpfl_server.service.scheduler import Scheduler
 from qidpfl_server.service.tasks import task_spec
 from qidpfl_server.settings import Settings
 from qidpfl_server.tokens import Secrets, create_private, load_secrets
+from support.coordinators import Coordinator, ScriptedClient, move_deadline, running
 
 SPEC = task_spec("digits", {})
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from coordinators import Coordinator, ScriptedClient, running
 
 from qidpfl_server.cli.serve import opened_store
 from qidpfl_server.service.deliveries import StagedDelivery, accept_updates, largest_norm
@@ -20,6 +19,7 @@ from qidpfl_shared.protocol.mechanism_specs import (
     PaperLiteral,
     UpdateClip,
 )
+from support.coordinators import Coordinator, ScriptedClient, running
 
 MECHANISMS = (
     GradientOnce(clip_norm=1.0),

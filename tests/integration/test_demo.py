@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from coordinators import move_deadline
+
+from support.coordinators import move_deadline
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo"
 ROUNDS = 6

@@ -9,7 +9,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from coordinators import running
+
+from support.coordinators import running
 
 STATES = Path(__file__).parent.parent / "data/states"
 ORDINALS = (0, 1, 3)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import structlog
 import torch
-from coordinators import ScriptedClient, running
 from safetensors.numpy import load_file
 from torch import nn
 
@@ -31,8 +30,9 @@ from qidpfl_shared.workloads.loading import load_workload
 from qidpfl_shared.workloads.networks import layout_of
 from qidpfl_shared.workloads.records import Records, bounded
 from qidpfl_shared.workloads.workload import UnknownWorkload
+from support.coordinators import ScriptedClient, running
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parent.parent
 DATA = Path(os.environ["QIDPFL_DATA_DIR"]) if os.environ.get("QIDPFL_DATA_DIR") else None
 needs_data = pytest.mark.skipif(DATA is None, reason="QIDPFL_DATA_DIR names no folder of data sets")
 SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 60.0, "deliver_s": 60.0}}
@@ -65,7 +65,7 @@ def test_both_halves_together_are_all_held_out_records() -> None:
 
 def test_both_halves_have_every_label_however_the_records_are_sorted() -> None:
     """Every other point has label 1, so that this constant answer is right for about a half of them."""
-    own = describe_workload("own_workload:Alternating", None)
+    own = describe_workload("support.custom_workload:Alternating", None)
     spec = preset("digits", own.overrides({}))
     parameters = flatten(tensors={"weight": np.zeros((2, 2)), "bias": [0.0, 1.0]}, layout=spec.layout)
     found = Evaluators(own=[own.name]).of(spec).evaluate(spec, parameters)
@@ -125,7 +125,7 @@ def test_the_layout_that_a_task_must_have_is_that_of_the_built_in_network(datase
 
 def test_a_task_that_cannot_be_evaluated_is_said_and_leaves_the_evaluation_of_others_alone() -> None:
     """What is wrong with the layout is found only when the parameters are put into the network."""
-    own = describe_workload("own_workload:Plane", None)
+    own = describe_workload("support.custom_workload:Plane", None)
     sound = preset("digits", own.overrides({}))
     other = preset("digits", own.overrides({}) | {"layout": {"tensors": [{"name": "w", "shape": []}]}})
     evaluators = Evaluators(own=[own.name])
@@ -137,7 +137,7 @@ def test_a_task_that_cannot_be_evaluated_is_said_and_leaves_the_evaluation_of_ot
 
 
 def test_a_task_whose_workload_cannot_be_loaded_leaves_the_evaluation_of_others_alone() -> None:
-    own = describe_workload("own_workload:Plane", None)
+    own = describe_workload("support.custom_workload:Plane", None)
     sound = preset("digits", own.overrides({}))
     claiming = preset("digits", own.overrides({"workload": {"convex": True}}))
     evaluators = Evaluators(own=[own.name])
@@ -224,10 +224,10 @@ def test_more_records_than_there_are_leave_a_task_unevaluated_and_others_alone()
 
 
 def test_the_class_of_a_workload_describes_its_task() -> None:
-    own = describe_workload("own_workload:Plane", None)
+    own = describe_workload("support.custom_workload:Plane", None)
     spec = preset("digits", own.overrides({"workload": {"partition": None}, "game": {"horizon": 7}}))
     workload = spec.workload
-    assert (workload.dataset, workload.labels, workload.convex) == ("own_workload:Plane", 2, False)
+    assert (workload.dataset, workload.labels, workload.convex) == ("support.custom_workload:Plane", 2, False)
     assert (workload.partition, spec.game.horizon) == (None, 7)
     shapes = [(tensor.name, tensor.shape) for tensor in spec.layout.tensors]
     assert shapes == [
@@ -239,7 +239,7 @@ def test_the_class_of_a_workload_describes_its_task() -> None:
 def test_version_0_is_what_the_network_starts_with_the_same_every_time() -> None:
     starts = []
     for _ in range(2):
-        own = describe_workload("own_workload:Plane", None)
+        own = describe_workload("support.custom_workload:Plane", None)
         spec = preset("digits", own.overrides({}))
         start = own.start(spec)
         assert start is not None
@@ -250,7 +250,7 @@ def test_version_0_is_what_the_network_starts_with_the_same_every_time() -> None
 
 def test_a_workload_that_the_operator_has_not_named_is_never_imported() -> None:
     spec = preset("digits", {"workload": {"dataset": "antigravity:Anything"}})
-    evaluators = Evaluators(own=["own_workload:Plane"])
+    evaluators = Evaluators(own=["support.custom_workload:Plane"])
     with structlog.testing.capture_logs() as said:
         assert evaluators.of(spec).evaluate(spec, initial_parameters(spec)) is None
     assert "--workload antigravity:Anything" in said[0]["reason"] == evaluators.obstacle(spec)
@@ -259,7 +259,7 @@ def test_a_workload_that_the_operator_has_not_named_is_never_imported() -> None:
 
 @pytest.mark.parametrize(("name", "reason"), [("Secretive", "no held-out records"), ("Moody", "not today")])
 def test_a_workload_that_fails_is_said_once_and_harms_nobody(name: str, reason: str) -> None:
-    own = describe_workload(f"own_workload:{name}", None)
+    own = describe_workload(f"support.custom_workload:{name}", None)
     spec = preset("digits", own.overrides({}))
     evaluator = Evaluators(own=[own.name]).of(spec)
     with structlog.testing.capture_logs() as said:
@@ -273,14 +273,14 @@ def test_a_task_of_ones_own_workload_is_created_evaluated_and_exported(tmp_path:
     command = [sys.executable, "-m", "qidpfl_server", "tasks", "create", "mine", "--preset", "digits", *where]
     overrides = ["--overrides", json.dumps(SHORT | {"workload": {"partition": None}})]
     made = subprocess.run(
-        [*command, "--workload", "own_workload:Plane", *overrides], capture_output=True, text=True, cwd=HERE
+        [*command, "--workload", "support.custom_workload:Plane", *overrides], capture_output=True, text=True, cwd=TESTS
     )
     assert made.returncode == 0, made.stderr
-    assert made.stderr == "note: serve --workload own_workload:Plane evaluates its rounds\n"
+    assert made.stderr == "note: serve --workload support.custom_workload:Plane evaluates its rounds\n"
     task_id, code = made.stdout.split()
-    environment = {"PYTHONPATH": str(HERE)}
+    environment = {"PYTHONPATH": str(TESTS)}
     with running(
-        tmp_path / "state", arguments=("--workload", "own_workload:Plane"), environment=environment
+        tmp_path / "state", arguments=("--workload", "support.custom_workload:Plane"), environment=environment
     ) as coordinator:
         clients = [
             ScriptedClient(coordinator.url, task_id, code, f"the-key-of-client-{n}", labels=(55, 55)) for n in range(3)

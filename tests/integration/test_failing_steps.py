@@ -5,14 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hindered_coordinators
 import pytest
-from coordinators import UNHURRIED, ScriptedClient
-from forked import ForkedCoordinator
+
+from support import failing_steps
+from support.coordinators import NO_TIMEOUTS, ScriptedClient
+from support.forked_coordinators import ForkedCoordinator
 
 
 def gathered(coordinator: ForkedCoordinator, **rounds: Any) -> list[ScriptedClient]:
-    rules = UNHURRIED | {"expected_clients": 3} | rounds
+    rules = NO_TIMEOUTS | {"expected_clients": 3} | rounds
     task_id, code = coordinator.create_task(game={"horizon": 2}, rounds=rules)
     clients = [ScriptedClient(coordinator.url, task_id, code, f"the-key-of-client-{n}") for n in range(3)]
     for client in clients:
@@ -40,7 +41,7 @@ def log(coordinator: ForkedCoordinator) -> list[dict[str, Any]]:
 
 
 def test_a_round_that_can_never_be_settled_fails_its_task_with_a_reason(store_url: str, tmp_path: Path) -> None:
-    hindrance = hindered_coordinators.settle_never_and_hurry
+    hindrance = failing_steps.settle_never_and_hurry
     coordinator = ForkedCoordinator(tmp_path, store_url=store_url, sabotage=hindrance)
     with coordinator.start():
         clients = gathered(coordinator)
@@ -61,7 +62,7 @@ def test_a_round_that_can_never_be_settled_fails_its_task_with_a_reason(store_ur
 
 
 def test_a_selection_that_can_never_be_made_fails_its_task_with_a_reason(tmp_path: Path) -> None:
-    coordinator = ForkedCoordinator(tmp_path, sabotage=hindered_coordinators.select_never)
+    coordinator = ForkedCoordinator(tmp_path, sabotage=failing_steps.select_never)
     with coordinator.start():
         clients = gathered(coordinator, expected_clients=None, quiet_s=1.0)
         end = end_of(clients[0])
@@ -74,7 +75,7 @@ def test_a_selection_that_can_never_be_made_fails_its_task_with_a_reason(tmp_pat
 
 @pytest.mark.parametrize(
     "hindrance",
-    [hindered_coordinators.settle_at_the_fourth_try, hindered_coordinators.settle_with_a_sick_disk],
+    [failing_steps.settle_at_the_fourth_try, failing_steps.settle_with_a_sick_disk],
     ids=["a fault that goes away", "a disk that is away for long"],
 )
 def test_a_step_that_succeeds_in_the_end_costs_nothing(hindrance: Callable[[], None], tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_one_coordinator_that_cannot_settle_does_not_fail_what_the_other_settles
 ) -> None:
     blobs = tmp_path / "blobs"
     sick = ForkedCoordinator(
-        tmp_path / "a", store_url=postgres_url, blob_dir=blobs, sabotage=hindered_coordinators.settle_never
+        tmp_path / "a", store_url=postgres_url, blob_dir=blobs, sabotage=failing_steps.settle_never
     )
     sound = ForkedCoordinator(tmp_path / "b", store_url=postgres_url, blob_dir=blobs)
     with sick.start(), sound.start():

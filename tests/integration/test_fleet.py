@@ -15,8 +15,6 @@ from typing import Any
 
 import httpx
 import pytest
-from coordinators import UNHURRIED
-from forked import ForkedCoordinator
 from typer.testing import CliRunner
 
 from qidpfl_client.api import AdminApi, TaskApi, connect
@@ -26,6 +24,8 @@ from qidpfl_client.journal.journal import Journal
 from qidpfl_client.journal.ledger import read_ledger
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.protocol.messages import RoundResult, SpendState, TaskState
+from support.coordinators import NO_TIMEOUTS
+from support.forked_coordinators import ForkedCoordinator
 
 LOCAL = {"learning_rate": 0.1, "epochs": 1, "batch_size": 16}
 STEP_ONE = {"learning_rate": 1.0, "momentum": 0.0}
@@ -67,7 +67,7 @@ def test_every_mechanism_is_played_to_the_end_and_stands_in_the_ledger_as_what_i
         changes |= {"game": {"horizon": 2, "policy": "none"}, "privacy": {"noise": False}}
     elif overrides:
         changes |= {"privacy": {"mechanism": overrides}, "aggregation": STEP_ONE}
-    rounds = UNHURRIED | {"expected_clients": 3, "min_clients": 3, "min_updates": 3}
+    rounds = NO_TIMEOUTS | {"expected_clients": 3, "min_clients": 3, "min_updates": 3}
     _, code = coordinator.create_task(f"task-{tmp_path.name}", rounds=rounds, **changes)
     where = ["--server", coordinator.url, "--code", code, "--journals", str(tmp_path), "--workers", "2"]
     consent = [] if proven else ["--accept-unproven"]
@@ -210,7 +210,7 @@ def check_journals(coordinator: ForkedCoordinator, task_id: str, folder: Path) -
 
 def final_model(folder: Path, *, workers: int, options: Sequence[str], **changes: Any) -> tuple[str, list[float]]:
     """The digest of the last model of a fleet on a coordinator of its own, and the members' privacy values."""
-    rounds = UNHURRIED | {"expected_clients": 6, "min_clients": 6, "min_updates": 6}
+    rounds = NO_TIMEOUTS | {"expected_clients": 6, "min_clients": 6, "min_updates": 6}
     with ForkedCoordinator(folder / "coordinator") as live:
         task_id, code = live.create_task(
             "again", game={"horizon": 3}, selection={"rule": "all"}, rounds=rounds, **changes

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from coordinators import Coordinator, ScriptedClient, digest_header, running
+
+from support.coordinators import Coordinator, ScriptedClient, digest_header, running
 
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 DEADLINES = {"QIDPFL_HEADER_TIMEOUT_S": "1", "QIDPFL_BODY_TIMEOUT_S": "2"}

@@ -9,11 +9,12 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
-from coordinators import Coordinator, ScriptedClient, running
 from hypothesis import HealthCheck, Phase, given, settings, strategies
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error, status_code_conformance
 from schemathesis.core.result import Ok
+
+from support.coordinators import Coordinator, ScriptedClient, running
 
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 

@@ -12,8 +12,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from coordinators import UNHURRIED, Coordinator, ScriptedClient, digest_header, play_to_the_end, running
-from forked import ForkedCoordinator
 from safetensors.numpy import save_file
 
 from qidpfl_server.errors import CoordinatorError
@@ -21,8 +19,10 @@ from qidpfl_server.failpoints import MODEL_NAMES
 from qidpfl_server.ops.model_files import read_model_file
 from qidpfl_server.service.tasks import task_spec
 from qidpfl_shared.protocol.presets import preset
+from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, digest_header, play_to_the_end, running
+from support.forked_coordinators import ForkedCoordinator
 
-SHORT: dict[str, Any] = {"game": {"horizon": 2}, "rounds": UNHURRIED | {"expected_clients": 3}}
+SHORT: dict[str, Any] = {"game": {"horizon": 2}, "rounds": NO_TIMEOUTS | {"expected_clients": 3}}
 
 MODEL = np.linspace(-1, 1, 650, dtype="<f4").tobytes()
 OTHER = np.linspace(-2, 2, 650, dtype="<f4").tobytes()

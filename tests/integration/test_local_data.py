@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from coordinators import running
 
 from qidpfl_client.participant.local_data import LocalData
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.workloads.loading import load_workload
 from qidpfl_shared.workloads.partitions import shard
 from qidpfl_shared.workloads.workload import PartitionError
+from support.coordinators import running
 
 CLIENTS = 10
 EQUAL = {"kind": "iid", "two_class_ordinals": []}

@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-from coordinators import Coordinator, ScriptedClient, running
+
+from support.coordinators import Coordinator, ScriptedClient, running
 
 WAITING = 2000
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}

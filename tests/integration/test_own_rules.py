@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coordinators import UNHURRIED, ScriptedClient, play_to_the_end
-from forked import ForkedCoordinator
 
 from qidpfl_server.audit import Report, audit
 from qidpfl_server.cli.serve import opened_store
 from qidpfl_server.plugins.rules import load_rules
 from qidpfl_server.settings import Settings
+from support.coordinators import NO_TIMEOUTS, ScriptedClient, play_to_the_end
+from support.forked_coordinators import ForkedCoordinator
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_rules.py"
 # Sizes and labels: near and small, near and large, near, far and largest of all.
@@ -39,7 +39,7 @@ def own(*, policy: str | None = None, rule: str | None = None) -> dict[str, Any]
 
 
 def short(overrides: dict[str, Any], clients: int = 3, horizon: int = 3) -> dict[str, Any]:
-    rounds = UNHURRIED | {"expected_clients": clients, "min_clients": 2, "min_updates": 2}
+    rounds = NO_TIMEOUTS | {"expected_clients": clients, "min_clients": 2, "min_updates": 2}
     game = {"horizon": horizon} | overrides.get("game", {})
     return {"selection": {"rule": "all"}} | overrides | {"rounds": rounds, "game": game}
 

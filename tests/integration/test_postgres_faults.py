@@ -11,11 +11,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from coordinators import UNHURRIED, Coordinator, ScriptedClient
-from forked import ForkedCoordinator
-from hindered_coordinators import stop_holding_the_round
 from sqlalchemy import NullPool, create_engine, make_url, text
-from verification import violations
+
+from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
+from support.failing_steps import stop_holding_the_round
+from support.forked_coordinators import ForkedCoordinator
+from support.task_checks import violations
 
 HORIZON = 3
 CLIENTS = 4
@@ -25,7 +26,7 @@ PATIENCE_S = 150.0
 @contextmanager
 def clients_of(first: Coordinator, *others: Coordinator) -> Iterator[list[ScriptedClient]]:
     """Clients that start at the first coordinator; who gets no answer there goes to the last one."""
-    rounds = UNHURRIED | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
+    rounds = NO_TIMEOUTS | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
     task_id, code = first.create_task(game={"horizon": HORIZON}, rounds=rounds)
     refuge = (first, *others)[-1]
     with ExitStack() as connections:

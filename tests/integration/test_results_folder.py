@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from coordinators import Coordinator, ScriptedClient, running
 from sqlalchemy import NullPool, create_engine, text
 
 from qidpfl_server.cli.serve import ensure_task, opened_store
@@ -21,6 +20,7 @@ from qidpfl_server.service.tasks import task_spec
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.transaction import Transaction
 from qidpfl_shared.protocol.messages import TaskState
+from support.coordinators import Coordinator, ScriptedClient, running
 
 SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 20.0, "deliver_s": 20.0}}
 DIGITS = ("--preset", "digits", "--overrides", json.dumps(SHORT), "--exit-when-finished")

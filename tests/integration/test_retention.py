@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from coordinators import UNHURRIED, ScriptedClient
-from forked import ForkedCoordinator
 
 from qidpfl_server.audit import audit
 from qidpfl_server.cli.serve import opened_store
@@ -24,6 +22,8 @@ from qidpfl_server.store import blobs
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
+from support.coordinators import NO_TIMEOUTS, ScriptedClient
+from support.forked_coordinators import ForkedCoordinator
 
 Result = TypeVar("Result")
 HORIZON = 5
@@ -43,7 +43,7 @@ def store_of(coordinator: ForkedCoordinator) -> Iterator[Store]:
 
 def gathered(coordinator: ForkedCoordinator) -> list[ScriptedClient]:
     """The clients of a task that keeps its last two rounds; the first round is open."""
-    rounds = UNHURRIED | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
+    rounds = NO_TIMEOUTS | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
     retention = {"last_rounds": KEPT}
     task_id, code = coordinator.create_task(game={"horizon": HORIZON}, rounds=rounds, retention=retention)
     clients = [ScriptedClient(coordinator.url, task_id, code, f"the-key-of-client-{n}") for n in range(CLIENTS)]

@@ -14,7 +14,6 @@ from typing import Any
 
 import httpx
 import pytest
-from coordinators import ScriptedClient, running
 from fastapi.routing import iter_route_contexts
 
 from qidpfl_server.api.app import create_app
@@ -26,6 +25,7 @@ from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.store import Store
 from qidpfl_server.tokens import load_secrets
+from support.coordinators import ScriptedClient, running
 
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 ROLES = ("nobody", "wrong token", "revoked token", "enrolment code", "client", "client elsewhere", "viewer", "admin")

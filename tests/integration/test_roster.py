@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import httpx
-from coordinators import ScriptedClient, running
+
+from support.coordinators import ScriptedClient, running
 
 SKEWED = (55, 55, 0, 0, 0, 0, 0, 0, 0, 0)
 

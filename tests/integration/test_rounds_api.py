@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 import pytest
-from coordinators import UNHURRIED, Coordinator, ScriptedClient, digest_header, move_deadline, running
+
+from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, digest_header, move_deadline, running
 
 Gather = Callable[..., list[ScriptedClient]]
 OCTETS = "application/octet-stream"
@@ -33,7 +34,7 @@ def gather(coordinator: Coordinator) -> Iterator[Gather]:
     tasks: list[str] = []
 
     def gathered(count: int = 3, **overrides: Any) -> list[ScriptedClient]:
-        rounds = UNHURRIED | {"expected_clients": count} | overrides.pop("rounds", {})
+        rounds = NO_TIMEOUTS | {"expected_clients": count} | overrides.pop("rounds", {})
         newcomers = strangers(coordinator, count, rounds=rounds, **overrides)
         tasks.append(newcomers[0].task_id)
         for client in newcomers:
@@ -48,7 +49,7 @@ def gather(coordinator: Coordinator) -> Iterator[Gather]:
 
 def strangers(coordinator: Coordinator, count: int, **overrides: Any) -> list[ScriptedClient]:
     """Clients of a new task that have not enrolled yet."""
-    rounds = UNHURRIED | overrides.pop("rounds", {})
+    rounds = NO_TIMEOUTS | overrides.pop("rounds", {})
     name = f"task-{next(_numbers)}"
     task_id, code = coordinator.create_task(name, rounds=rounds, **overrides)
     return [ScriptedClient(coordinator.url, task_id, code, f"{name}-key-of-client-{n}") for n in range(count)]

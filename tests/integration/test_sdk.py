@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from coordinators import UNHURRIED, Coordinator, running
 from safetensors.numpy import load
 
 from qidpfl_client.api import AdminApi, TaskApi, connect, split_code
@@ -29,6 +28,7 @@ from qidpfl_shared.protocol.messages import (
     TaskState,
 )
 from qidpfl_shared.protocol.wire import digest_of, encode
+from support.coordinators import NO_TIMEOUTS, Coordinator, running
 
 PROFILE = Profile(label_counts=(11,) * 10, size=110, privacy_value=1.0, histogram_rho=0.1)
 RHO = 0.05
@@ -58,7 +58,7 @@ def admin(coordinator: Coordinator, http: httpx.Client) -> AdminApi:
 
 
 def create(admin: AdminApi, name: str, **rounds: Any) -> CreatedTask:
-    overrides = {"game": {"horizon": 2}, "rounds": UNHURRIED | rounds}
+    overrides = {"game": {"horizon": 2}, "rounds": NO_TIMEOUTS | rounds}
     return admin.create_task(name, preset="digits", overrides=overrides)
 
 

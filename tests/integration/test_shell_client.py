@@ -5,7 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from coordinators import running
+from support.coordinators import running
 
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 

@@ -9,7 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-from coordinators import Coordinator, ScriptedClient, digest_header, running
+
+from support.coordinators import Coordinator, ScriptedClient, digest_header, running
 
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 FEW = {"QIDPFL_MAX_REQUESTS": "3", "QIDPFL_MAX_UPLOADS": "1", "QIDPFL_BODY_TIMEOUT_S": "600"}

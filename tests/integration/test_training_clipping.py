@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from training_networks import CASES, LABELS, RECORDS, Case, ChangesItsMind, Choosy, Overwritten
 
 from qidpfl_client.training.flat_parameters import FlatParameters
 from qidpfl_client.training.per_sample.chunk_size import advised_chunk
@@ -19,6 +18,7 @@ from qidpfl_client.training.per_sample.clipping import METHODS, Clipper, Method,
 from qidpfl_client.training.per_sample.functional import one_by_one, transformed
 from qidpfl_client.training.per_sample.hooks import captured
 from qidpfl_shared.workloads.networks import build_network, layout_of
+from support.training_networks import CASES, LABELS, RECORDS, Case, ChangesItsMind, Choosy, Overwritten
 
 CPU = torch.device("cpu")
 GENERAL: list[tuple[str, Method]] = [(name, method) for name in CASES for method in METHODS[1:]]

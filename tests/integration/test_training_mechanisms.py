@@ -8,7 +8,6 @@ import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor, nn
-from training_cases import CPU, MECHANISMS, random_records, records_of, trainer_of, upload
 
 from qidpfl_client.errors import ClientError
 from qidpfl_client.noise import UnsafeSeededNoise
@@ -24,6 +23,7 @@ from qidpfl_shared.protocol.task_spec.parts import PrivacySpec
 from qidpfl_shared.workloads.networks import build_network, layout_of
 from qidpfl_shared.workloads.records import Records
 from qidpfl_shared.workloads.workload import LayoutMismatch, WorkloadError
+from support.training_cases import CPU, MECHANISMS, random_records, records_of, trainer_of, upload
 
 SIZE = 45
 WIDTH = 7

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from scipy import stats
 from torch import nn
-from training_cases import BATCH, CLIP, EPOCHS, MECHANISMS, RATE, random_records, records_of, trainer_of, upload
 
 from qidpfl_client.noise import NoiseSource, Normals, SystemNoise, UnsafeSeededNoise
 from qidpfl_client.training.trainer import Trainer
 from qidpfl_shared.core.arguments import Vector
 from qidpfl_shared.core.privacy.mechanisms import batch_sizes
 from qidpfl_shared.protocol.mechanism_specs import MechanismSpec, NoisyEpochs
+from support.training_cases import BATCH, CLIP, EPOCHS, MECHANISMS, RATE, random_records, records_of, trainer_of, upload
 
 DEVIATIONS = 5.5
 LEAST_PROBABILITY = 1e-7

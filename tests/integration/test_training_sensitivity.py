@@ -9,17 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from torch import nn
-from training_cases import (
-    BATCH,
-    CLIP,
-    MECHANISMS,
-    RATE,
-    random_records,
-    records_of,
-    replaced,
-    trainer_of,
-    upload,
-)
 
 from qidpfl_client.training.batches import epoch_batches
 from qidpfl_shared.core.arguments import Vector
@@ -32,6 +21,17 @@ from qidpfl_shared.protocol.mechanism_specs import (
     UpdateClip,
 )
 from qidpfl_shared.workloads.records import Records
+from support.training_cases import (
+    BATCH,
+    CLIP,
+    MECHANISMS,
+    RATE,
+    random_records,
+    records_of,
+    replaced,
+    trainer_of,
+    upload,
+)
 
 SIZE = 20
 WIDTH = 6

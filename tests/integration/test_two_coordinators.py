@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from coordinators import UNHURRIED, ScriptedClient
-from forked import ForkedCoordinator
 from sqlalchemy import NullPool, create_engine, make_url, text
-from verification import violations
+
+from support.coordinators import NO_TIMEOUTS, ScriptedClient
+from support.forked_coordinators import ForkedCoordinator
+from support.task_checks import violations
 
 HORIZON = 3
 CLIENTS = 6
@@ -34,7 +35,7 @@ def pair(postgres_url: str, tmp_path: Path) -> Iterator[list[ForkedCoordinator]]
 @pytest.fixture
 def clients(pair: list[ForkedCoordinator]) -> Iterator[list[ScriptedClient]]:
     """Clients spread over both; whoever loses its coordinator goes to one that lives."""
-    rounds = UNHURRIED | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
+    rounds = NO_TIMEOUTS | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
     task_id, code = pair[0].create_task(game={"horizon": HORIZON}, rounds=rounds)
 
     def alternate() -> Callable[[], str]:
@@ -103,7 +104,7 @@ def test_the_other_settles_when_one_dies_holding_the_round(postgres_url: str, tm
     first.environment = {"QIDPFL_FAILPOINT": f"{place}:1"}
     second = ForkedCoordinator(tmp_path / "b", store_url=postgres_url, blob_dir=blobs)
     with first.start(), second.start(), ExitStack() as connections, ThreadPoolExecutor(CLIENTS) as threads:
-        rounds = UNHURRIED | {"expected_clients": 4, "min_clients": 4, "min_updates": 4}
+        rounds = NO_TIMEOUTS | {"expected_clients": 4, "min_clients": 4, "min_updates": 4}
         task_id, code = first.create_task(game={"horizon": HORIZON}, rounds=rounds)
         clients = [
             ScriptedClient(first.url, task_id, code, f"the-key-of-client-{n}", locate=lambda: second.url)

@@ -5,7 +5,6 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 import pytest
-from synthetic import SyntheticData, SyntheticLearner
 
 from qidpfl_client.errors import Misconfigured
 from qidpfl_client.fleet.behaviours import (
@@ -24,6 +23,7 @@ from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.equilibrium import best_response, equilibrium
 from qidpfl_shared.core.privacy.mechanisms import GradientOnce
 from qidpfl_shared.protocol.presets import preset
+from support.synthetic_clients import SyntheticData, SyntheticLearner
 
 SPEC = preset("digits")
 MODEL = np.zeros(SPEC.dimension, dtype=np.float32)

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import pytest
-from synthetic import SyntheticLearner
 
 from qidpfl_client.errors import OwnerLimit
 from qidpfl_client.journal.releases import histogram_entry, round_entry
@@ -17,6 +16,7 @@ from qidpfl_shared.protocol.messages import Profile, SpendState
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.releases import release_of, round_of
 from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from support.synthetic_clients import SyntheticLearner
 
 SPEC = preset("digits")
 UNSUGGESTED = preset("digits", {"privacy": {"histogram_rho": None}})

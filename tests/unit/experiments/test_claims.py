@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from synthetic_results import CLIENTS, DISCOUNT, ROUNDS, cell, cells, results
 
 from qidpfl_experiments.analysis.claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Metric
 from qidpfl_experiments.analysis.evaluate import Finding, Outcome, outcomes, write_claims
@@ -14,6 +13,7 @@ from qidpfl_experiments.analysis.statistics import estimate
 from qidpfl_experiments.analysis.verdicts import Order, Rule, Verdict, all_of, judge
 from qidpfl_experiments.methods import BY_NAME
 from qidpfl_experiments.results.tables import CellRow, Tables
+from support.synthetic_results import CLIENTS, DISCOUNT, ROUNDS, cell, cells, results
 
 HIGHER = Rule(order=Order.HIGHER, amount=0.3)
 LOWER = Rule(order=Order.LOWER, amount=0.3)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
-from synthetic_results import results
 
 from qidpfl_experiments.analysis.conditions import Place, at
 from qidpfl_experiments.methods import BY_NAME
@@ -16,6 +15,7 @@ from qidpfl_experiments.report.figures import FIGURES, Picture, pictures
 from qidpfl_experiments.report.figures.paper import accuracy_of_models, accuracy_of_strategies, calibration
 from qidpfl_experiments.report.figures.style import Drawing, looks, rendered
 from qidpfl_experiments.results.tables import Tables
+from support.synthetic_results import results
 
 PLACE = Place(dataset="mnist", partition="dirichlet")
 LOOKS = looks(["my-rule"])

@@ -6,13 +6,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from synthetic_results import results
 
 from qidpfl_experiments.analysis.statistics import Estimate, estimate
 from qidpfl_experiments.methods import BY_NAME
 from qidpfl_experiments.report import formatting
 from qidpfl_experiments.report.report import About, flat, write_report
 from qidpfl_experiments.results.tables import Guarantee, Tables, TuningRow
+from support.synthetic_results import results
 
 ABOUT = About(
     title="MNIST <at> full scale",

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_results import results
 
 from qidpfl_experiments.analysis.statistics import Estimate, differences, estimate, per_round
+from support.synthetic_results import results
 
 Values = st.lists(st.floats(-100, 100), min_size=2, max_size=8)
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from synthetic_results import results
 
 from qidpfl_experiments.results.damaged_results import DamagedResults
 from qidpfl_experiments.results.tables import Tables, read_tables, write_tables
+from support.synthetic_results import results
 
 
 def test_tables_are_read_as_they_were_written(tmp_path: Path) -> None:

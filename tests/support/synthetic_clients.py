@@ -18,7 +18,7 @@ from qidpfl_shared.protocol.task_spec.spec import TaskSpec
 from qidpfl_shared.protocol.wire import Vector32
 
 # Whoever is away says so at once; whoever is slow is waited for, and gets nothing twice.
-BRISK = Retries(attempts=2, timeout_s=30.0, wait_initial_s=0.01, wait_max_s=0.05, jitter_s=0.01)
+FAST_RETRIES = Retries(attempts=2, timeout_s=30.0, wait_initial_s=0.01, wait_max_s=0.05, jitter_s=0.01)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def applicant(
     """An applicant with synthetic records, where nothing else is said."""
     task_id, _ = split_code(code)
     fields: dict[str, Any] = {
-        "api": TaskApi(http, task_id=task_id, retries=BRISK),
+        "api": TaskApi(http, task_id=task_id, retries=FAST_RETRIES),
         "journal": journal,
         "owner": Owner(),
         "code": code,

@@ -19,8 +19,8 @@ from typing import IO, Any
 import httpx
 import numpy as np
 
-# Rounds close because all have answered: nobody is left behind on a slow machine.
-UNHURRIED = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
+# Rounds without timeouts: a round closes when all clients have answered, also on a slow machine.
+NO_TIMEOUTS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Coordinator:
 
     def create_task(self, name: str = "task", preset: str = "digits", **overrides: Any) -> tuple[str, str]:
         """A new task's id and enrolment code."""
-        rounds = UNHURRIED | overrides.pop("rounds", {})
+        rounds = NO_TIMEOUTS | overrides.pop("rounds", {})
         body = {"name": name, "preset": preset, "overrides": overrides | {"rounds": rounds}}
         with self.admin as http:
             answer = http.post("/v1/tasks", json=body).raise_for_status().json()
@@ -214,6 +214,17 @@ class ScriptedClient:
                 self.http.base_url = f"{url}/v1/tasks/{self.task_id}"
                 return
             time.sleep(0.1)
+
+
+@dataclass
+class WaitingClient(ScriptedClient):
+    """A scripted client that waits for the event `may_deliver` before it answers a round."""
+
+    may_deliver: threading.Event = field(default_factory=threading.Event)
+
+    def play(self, offer: dict[str, Any]) -> None:
+        self.may_deliver.wait(240.0)
+        super().play(offer)
 
 
 def play_to_the_end(clients: list[ScriptedClient]) -> None:

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from coordinators import Coordinator
-
 from qidpfl_server.audit import audit
 from qidpfl_server.cli.serve import opened_store
 from qidpfl_server.settings import Settings
+from support.coordinators import Coordinator
 
 _PATIENCE_S = 120.0
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["forked", "qidpfl_server.__main__", "sklearn.datasets", "psycopg"])
+PRELOADED = [__name__, "qidpfl_server.__main__", "sklearn.datasets", "psycopg"]
+_forks.set_forkserver_preload(PRELOADED)
 
 
 @dataclass

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent.parent
 # An image with PostgreSQL and the proxy from Debian's packages.
 DEBIAN = "qidpfl-test-debian"
 # Long enough for every fault on a slow machine: all are waited for, and nobody stays away.
-UNHURRIED = {"quiet_s": 600.0, "enrolment_window_s": 600.0, "declare_s": 600.0, "deliver_s": 600.0}
+NO_TIMEOUTS = {"quiet_s": 600.0, "enrolment_window_s": 600.0, "declare_s": 600.0, "deliver_s": 600.0}
 
 
 def missing() -> str | None:

@@ -10,18 +10,19 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import forked
-from synthetic import applicant
-
 from qidpfl_client.api import connect
 from qidpfl_client.journal.journal import Journal
 from qidpfl_client.owner import Owner
 from qidpfl_client.participant.runner import take_part
+from support import forked_coordinators
+from support.synthetic_clients import applicant
 
 _PATIENCE_S = 120.0
 _forks = multiprocessing.get_context("forkserver")
 # One fork server serves coordinators and clients: whoever names its imports last names all of them.
-_forks.set_forkserver_preload([forked.__name__, "qidpfl_server.__main__", "sklearn.datasets", "psycopg", __name__])
+_forks.set_forkserver_preload(
+    [forked_coordinators.__name__, "qidpfl_server.__main__", "sklearn.datasets", "psycopg", __name__]
+)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Workloads of a user's own, as tests name them: `own_workload:Plane`."""
+"""Workloads of a user's own, as tests name them: `support.custom_workload:Plane`."""
 
 from pathlib import Path
 

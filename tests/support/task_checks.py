@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
-from coordinators import Coordinator, ScriptedClient
+
+from support.coordinators import Coordinator, ScriptedClient
 
 
 def violations(coordinator: Coordinator, task_id: str, clients: Sequence[ScriptedClient]) -> list[str]:

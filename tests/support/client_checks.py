@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-from coordinators import Coordinator
-from recording_proxy import RecordingProxy
 
 from qidpfl_client.api import TaskApi
 from qidpfl_client.journal.journal import Entry, Journal
 from qidpfl_client.journal.ledger import read_ledger
 from qidpfl_shared.protocol.messages import Ledger, SpendState
+from support.coordinators import Coordinator
+from support.recording_proxy import RecordingProxy
 
 _SENT = (SpendState.SPENT, SpendState.SPENT_UNPAID)
 
