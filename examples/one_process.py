@@ -23,7 +23,7 @@ from qidpfl_shared.core.privacy.views import system_statement
 from qidpfl_shared.core.reward import aggregation_weights
 from qidpfl_shared.core.selection import select
 from qidpfl_shared.protocol.presets import preset
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 from qidpfl_shared.protocol.wire import decode, encode, squared_norm
 
 Array = npt.NDArray[np.float64]

@@ -24,7 +24,7 @@ from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode
 from qidpfl_shared.protocol.messages import RoundState, SpendState, TaskState
 from qidpfl_shared.protocol.presets import PRESETS
-from qidpfl_shared.protocol.task_spec.parts import SelectionRule
+from qidpfl_shared.protocol.task_spec import SelectionRule
 
 ROOT = Path(__file__).parent.parent
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qidpfl_shared.command_line import first_fault
 from qidpfl_shared.protocol.presets import PRESETS, UnknownPreset, merged
-from qidpfl_shared.protocol.task_spec.parts import Partition, PartitionKind
+from qidpfl_shared.protocol.task_spec import Partition, PartitionKind
 
 SETTINGS = Path(__file__).with_name("settings.toml")
 Positive = Annotated[float, Field(gt=0)]

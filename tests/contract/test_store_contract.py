@@ -33,7 +33,7 @@ from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import Declaration, EnrolRequest, Profile, RoundState, TaskState
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 NOW = 1_800_000_000 * SECOND
 CLIENTS = 3

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 from qidpfl_client.api import AdminApi, connect
 from qidpfl_shared.core.noise_audit import NoiseVerdict
-from qidpfl_shared.core.privacy.mechanisms import GradientOnce
+from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
 from qidpfl_shared.protocol.messages import Ledger, RoundResult, TaskView
 from support.coordinators import Coordinator, running
 
@@ -82,7 +82,7 @@ def pure_noise(coordinator: Coordinator, ledgers: list[Ledger]) -> npt.NDArray[n
     for entry in (entry for ledger in ledgers for entry in ledger.entries if entry.release != "histogram"):
         (stored,) = coordinator.state_dir.rglob(f"*{entry.digest}*")
         update = np.frombuffer(stored.read_bytes(), dtype="<f4")
-        noise_std = GradientOnce(clip_norm=1.0).noise_std(rho=entry.rho, size=RECORDS)
+        noise_std = GradientOnceMechanism(clip_norm=1.0).noise_std(rho=entry.rho, size=RECORDS)
         drawn.append(update[:640].reshape(10, 64)[:, black].ravel() / noise_std)
     return np.concatenate(drawn).astype(np.float64)
 

@@ -20,8 +20,7 @@ from qidpfl_server.service.evaluation import Evaluators
 from qidpfl_server.service.models import initial_parameters
 from qidpfl_shared.protocol import layouts
 from qidpfl_shared.protocol.presets import PRESETS, preset
-from qidpfl_shared.protocol.task_spec.parts import WorkloadSpec
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec, WorkloadSpec
 from qidpfl_shared.protocol.wire import Vector32, flatten, unflatten
 from qidpfl_shared.workloads.builtin import DATA_SETS, NETWORKS
 from qidpfl_shared.workloads.datasets.folder import DataFolder

@@ -15,7 +15,7 @@ from safetensors.numpy import load
 from qidpfl_client.api import AdminApi, TaskApi, connect, split_code
 from qidpfl_client.errors import Conflict, Forbidden, NotFound, Refused, RoundClosed, Unauthenticated, Unreachable
 from qidpfl_shared.core.planning import Standing
-from qidpfl_shared.core.privacy.mechanisms import GradientOnce
+from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import (
     CreatedTask,
@@ -80,7 +80,7 @@ def update_for(api: TaskApi, offer: RoundOffer, number: int) -> bytes:
     """A step from the model that was announced, with noise of the declared size."""
     model = api.model(offer.model_version, digest=offer.model_digest)
     assert model.shape == (offer.dimension,)
-    std = GradientOnce(clip_norm=1.0).noise_std(rho=RHO, size=PROFILE.size)
+    std = GradientOnceMechanism(clip_norm=1.0).noise_std(rho=RHO, size=PROFILE.size)
     rng = np.random.default_rng([offer.round_number, number])
     return encode(std * rng.standard_normal(offer.dimension))
 

@@ -19,7 +19,7 @@ from qidpfl_shared.core.arguments import Vector
 from qidpfl_shared.core.privacy.mechanisms import batch_sizes
 from qidpfl_shared.protocol import layouts
 from qidpfl_shared.protocol.mechanism_specs import BoltOn, GradientOnce, NoisyEpochs, PaperLiteral, UpdateClip
-from qidpfl_shared.protocol.task_spec.parts import PrivacySpec
+from qidpfl_shared.protocol.task_spec import PrivacySpec
 from qidpfl_shared.workloads.networks import build_network, layout_of
 from qidpfl_shared.workloads.records import Records
 from qidpfl_shared.workloads.workload import LayoutMismatch, WorkloadError

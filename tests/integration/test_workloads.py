@@ -18,7 +18,7 @@ from torch import nn
 
 from qidpfl_shared.core.selection import label_distances
 from qidpfl_shared.protocol.presets import EMNIST_TRAINING_LABELS, PRESETS, preset
-from qidpfl_shared.protocol.task_spec.parts import WorkloadSpec
+from qidpfl_shared.protocol.task_spec import WorkloadSpec
 from qidpfl_shared.protocol.wire import TensorLayout, TensorSpec
 from qidpfl_shared.workloads.loading import load_workload
 from qidpfl_shared.workloads.networks import (

@@ -13,8 +13,7 @@ from qidpfl_client.journal.journal import Journal
 from qidpfl_client.noise import NoiseSource, SystemNoise
 from qidpfl_client.owner import Owner
 from qidpfl_client.participant.session import Applicant
-from qidpfl_shared.protocol.task_spec.parts import PrivacySpec
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import PrivacySpec, TaskSpec
 from qidpfl_shared.protocol.wire import Vector32
 
 # Whoever is away says so at once; whoever is slow is waited for, and gets nothing twice.

@@ -18,7 +18,7 @@ from qidpfl_shared.protocol.mechanism_specs import (
     PaperLiteral,
     UpdateClip,
 )
-from qidpfl_shared.protocol.task_spec.parts import PrivacySpec
+from qidpfl_shared.protocol.task_spec import PrivacySpec
 from qidpfl_shared.workloads.networks import layout_of
 from qidpfl_shared.workloads.records import Records
 

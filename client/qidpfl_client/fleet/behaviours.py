@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qidpfl_shared.core import arguments
-from qidpfl_shared.protocol.task_spec.parts import PrivacySpec
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import PrivacySpec, TaskSpec
 from qidpfl_shared.protocol.wire import Vector32
 
 from ..errors import Misconfigured

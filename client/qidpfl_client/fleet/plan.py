@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..cli import options
 from ..journal.journal import Journal

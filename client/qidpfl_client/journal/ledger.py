@@ -8,7 +8,7 @@ from typing import Any
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
 from qidpfl_shared.protocol.messages import SpendState
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from .journal import Entry, Journal, Membership
 

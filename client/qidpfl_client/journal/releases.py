@@ -3,7 +3,7 @@
 from qidpfl_shared.core.privacy.account import Release
 from qidpfl_shared.protocol.messages import Profile, SpendState
 from qidpfl_shared.protocol.releases import histogram_release, round_release
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from .journal import Entry
 

@@ -8,7 +8,7 @@ from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.core.utility import training_cost
 from qidpfl_shared.protocol.messages import RoundOffer
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..owner import Owner
 

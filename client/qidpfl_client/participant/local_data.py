@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from qidpfl_shared.protocol.task_spec.parts import PrivacySpec
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import PrivacySpec, TaskSpec
 from qidpfl_shared.protocol.wire import Vector32
 from qidpfl_shared.workloads.label_pools import Shard
 from qidpfl_shared.workloads.loading import load_workload

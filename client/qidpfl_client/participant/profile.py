@@ -6,7 +6,7 @@ from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.core.privacy.histogram import private_histogram
 from qidpfl_shared.protocol.messages import Profile
 from qidpfl_shared.protocol.releases import HISTOGRAM
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import OwnerLimit
 from ..noise import NoiseSource

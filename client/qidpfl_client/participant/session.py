@@ -13,7 +13,7 @@ from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.messages import LedgerEntry, Profile, SpendState
 from qidpfl_shared.protocol.releases import HISTOGRAM, round_of
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import JournalError, Misconfigured, UntrustedCoordinator
 from ..journal.journal import Entry, Journal, Membership

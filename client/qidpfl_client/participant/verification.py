@@ -7,7 +7,7 @@ of the same round before.
 from dataclasses import dataclass
 
 from qidpfl_shared.protocol.messages import RoundOffer
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import OwnerLimit, UntrustedCoordinator
 

@@ -4,7 +4,7 @@ from functools import partial
 
 from torch import Tensor
 
-from qidpfl_shared.core.privacy.mechanisms import NoisyEpochs as CoreNoisyEpochs
+from qidpfl_shared.core.privacy.mechanisms import NoisyEpochsMechanism
 from qidpfl_shared.protocol.mechanism_specs import NoisyEpochs
 
 from .batches import epoch_batches
@@ -26,5 +26,5 @@ def noisy_epochs(problem: Problem, mechanism: NoisyEpochs, noising: Noising) -> 
     return walk.moved
 
 
-def _step_std(core: CoreNoisyEpochs, rho: float, *, batch: int) -> float:
+def _step_std(core: NoisyEpochsMechanism, rho: float, *, batch: int) -> float:
     return core.step_noise_std(rho=rho, batch=batch)

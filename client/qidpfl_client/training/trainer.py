@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from qidpfl_shared.protocol import mechanism_specs
-from qidpfl_shared.protocol.task_spec.parts import PrivacySpec
+from qidpfl_shared.protocol.task_spec import PrivacySpec
 from qidpfl_shared.protocol.wire import TensorLayout, Vector32
 from qidpfl_shared.workloads.records import Records
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from qidpfl_shared.protocol.presets import preset
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..results.damaged_results import DamagedResults
 from ..results.durable_files import write_durably

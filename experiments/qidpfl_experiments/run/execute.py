@@ -13,7 +13,7 @@ from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.reward import aggregation_weights, noise_variance, round_cost
 from qidpfl_shared.protocol.messages import ClientSummary, RoundResult, TaskView
 from qidpfl_shared.protocol.releases import round_of
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..results.tables import CellRow, ClientRow, Guarantee, RoundRow
 from .cell import Cell, CellResult

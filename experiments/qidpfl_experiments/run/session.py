@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from qidpfl_shared.protocol.task_spec.parts import WorkloadSpec
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec, WorkloadSpec
 from qidpfl_shared.workloads.loading import load_workload
 
 from ..results.folder import ResultsFolder, opened

@@ -6,7 +6,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from qidpfl_shared.core.aggregation import Parameters
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 from qidpfl_shared.protocol.wire import WireError, decode, flatten, unflatten
 
 from ..errors import CoordinatorError

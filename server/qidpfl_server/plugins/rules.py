@@ -18,7 +18,7 @@ from qidpfl_shared.plugin_loader import CannotImport, module_of_file
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.fields import Name
 from qidpfl_shared.protocol.messages import TaskState
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..clock import Micros
 from ..domain import EndReason, Task

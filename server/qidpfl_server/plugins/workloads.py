@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qidpfl_shared.core.aggregation import Parameters
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 from qidpfl_shared.protocol.wire import WireError, flatten
 from qidpfl_shared.workloads.custom import own_workload, published_name
 from qidpfl_shared.workloads.workload import Workload, WorkloadError

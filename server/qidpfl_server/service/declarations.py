@@ -7,7 +7,7 @@ from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import BudgetReceipt, BudgetRequest, Declaration, Decline
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..clock import Micros, as_datetime
 from ..domain import Budget, BudgetState, Client, Task

@@ -9,7 +9,7 @@ from qidpfl_shared.core.selection import Selection, SelectionStatus, select
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import EnrolAnswer, EnrolRequest, Profile, TaskState
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..clock import Micros, seconds
 from ..domain import Client, ClientState, EndReason, Task

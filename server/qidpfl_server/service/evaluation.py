@@ -16,8 +16,7 @@ import structlog
 
 from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.protocol.mechanism_specs import BoltOn
-from qidpfl_shared.protocol.task_spec.parts import WorkloadSpec
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec, WorkloadSpec
 from qidpfl_shared.protocol.wire import unflatten
 from qidpfl_shared.workloads.custom import published_name
 from qidpfl_shared.workloads.loading import load_workload

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from qidpfl_shared.core.noise_audit import NoiseAudit, NoiseVerdict, alpha_per_upload
-from qidpfl_shared.protocol.task_spec.parts import AuditMode
+from qidpfl_shared.protocol.task_spec import AuditMode
 
 from ..domain import Budget, Client, Invitation, Model, Round, Task, Update
 

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 
 from qidpfl_shared.core.aggregation import Parameters, ServerState
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 from qidpfl_shared.protocol.wire import decode, encode, flatten
 
 from ..domain import Model

@@ -9,7 +9,7 @@ from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.presets import UnknownPreset, preset
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..clock import Micros
 from ..domain import ClientState, Model, Task

@@ -27,7 +27,7 @@ from qidpfl_shared.protocol.messages import (
     TaskView,
 )
 from qidpfl_shared.protocol.releases import histogram_release, round_release
-from qidpfl_shared.protocol.task_spec.parts import SelectionRule
+from qidpfl_shared.protocol.task_spec import SelectionRule
 
 from ..clock import Micros, as_datetime, seconds_left
 from ..domain import Budget, BudgetState, Client, ClientState, Model, Round, Task, Update

@@ -18,8 +18,8 @@ class GradientOnce(Message):
     name: Literal["gradient_once"] = "gradient_once"
     clip_norm: Positive = Field(description="bound of the L2 norm of one record's gradient")
 
-    def build(self) -> core.GradientOnce:
-        return core.GradientOnce(clip_norm=self.clip_norm)
+    def build(self) -> core.GradientOnceMechanism:
+        return core.GradientOnceMechanism(clip_norm=self.clip_norm)
 
 
 class _LocalTraining(Message):
@@ -36,8 +36,8 @@ class NoisyEpochs(_LocalTraining):
     name: Literal["noisy_epochs"] = "noisy_epochs"
     clip_norm: Positive = Field(description="bound of the L2 norm of one record's gradient")
 
-    def build(self) -> core.NoisyEpochs:
-        return core.NoisyEpochs(
+    def build(self) -> core.NoisyEpochsMechanism:
+        return core.NoisyEpochsMechanism(
             clip_norm=self.clip_norm,
             learning_rate=self.learning_rate,
             epochs=self.epochs,
@@ -51,8 +51,8 @@ class UpdateClip(_LocalTraining):
     name: Literal["update_clip"] = "update_clip"
     clip_norm: Positive = Field(description="bound of the L2 norm of the whole update")
 
-    def build(self) -> core.UpdateClip:
-        return core.UpdateClip(clip_norm=self.clip_norm)
+    def build(self) -> core.UpdateClipMechanism:
+        return core.UpdateClipMechanism(clip_norm=self.clip_norm)
 
 
 class PaperLiteral(_LocalTraining):
@@ -61,8 +61,8 @@ class PaperLiteral(_LocalTraining):
     name: Literal["paper_literal"] = "paper_literal"
     clip_norm: Positive = Field(description="bound of the L2 norm of the whole update")
 
-    def build(self) -> core.PaperLiteral:
-        return core.PaperLiteral(clip_norm=self.clip_norm)
+    def build(self) -> core.PaperLiteralMechanism:
+        return core.PaperLiteralMechanism(clip_norm=self.clip_norm)
 
 
 class BoltOn(_LocalTraining):
@@ -71,8 +71,8 @@ class BoltOn(_LocalTraining):
     name: Literal["bolt_on"] = "bolt_on"
     feature_norm: Positive = Field(description="every record is scaled down to at most this L2 norm")
 
-    def build(self) -> core.BoltOn:
-        return core.BoltOn.softmax_regression(
+    def build(self) -> core.BoltOnMechanism:
+        return core.BoltOnMechanism.softmax_regression(
             feature_norm=self.feature_norm,
             learning_rate=self.learning_rate,
             epochs=self.epochs,

@@ -29,8 +29,7 @@ from .fields import (
     Tuple,
     Yes,
 )
-from .task_spec.parts import Ordinal
-from .task_spec.spec import TaskSpec
+from .task_spec import Ordinal, TaskSpec
 
 Secret = Annotated[str, Field(min_length=16, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
 EnrolmentCode = Annotated[

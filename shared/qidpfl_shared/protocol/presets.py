@@ -7,7 +7,7 @@ from ..core.money import MICRO
 from ..core.reward import Weighting
 from . import layouts
 from .mechanism_specs import BoltOn, GradientOnce, MechanismSpec, PaperLiteral
-from .task_spec.parts import (
+from .task_spec import (
     AggregationSpec,
     BoundsSpec,
     GameSpec,
@@ -16,9 +16,9 @@ from .task_spec.parts import (
     PrivacySpec,
     RoundsSpec,
     SelectionSpec,
+    TaskSpec,
     WorkloadSpec,
 )
-from .task_spec.spec import TaskSpec
 from .wire import TensorLayout
 
 # Records per label in the training part of EMNIST ByClass (a stratified seventh of it): digits, A-Z, a-z.

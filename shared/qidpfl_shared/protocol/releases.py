@@ -4,7 +4,7 @@ import math
 import re
 
 from ..core.privacy.account import Release
-from .task_spec.parts import PrivacySpec
+from .task_spec import PrivacySpec
 
 HISTOGRAM = "histogram"
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..protocol.task_spec.parts import WorkloadSpec
+from ..protocol.task_spec import WorkloadSpec
 from .builtin import DATA_SETS, built_in
 from .custom import own_workload
 from .datasets.folder import DataFolder, default_folder

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ..protocol.task_spec.parts import Partition, PartitionKind
+from ..protocol.task_spec import Partition, PartitionKind
 from .label_pools import LabelPools, Shard
 from .records import Labels
 from .workload import PartitionError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..protocol.task_spec.parts import WorkloadSpec
+from ..protocol.task_spec import WorkloadSpec
 from .records import Records
 from .workload import PartitionError, Workload
 

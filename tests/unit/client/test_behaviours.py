@@ -21,7 +21,7 @@ from qidpfl_client.owner import Owner
 from qidpfl_client.participant.data_source import Learner
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.equilibrium import best_response, equilibrium
-from qidpfl_shared.core.privacy.mechanisms import GradientOnce
+from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
 from qidpfl_shared.protocol.presets import preset
 from support.synthetic_clients import SyntheticData, SyntheticLearner
 
@@ -81,7 +81,7 @@ def test_misbehaviour_looks_like_the_honest_member_from_outside() -> None:
 
 
 def test_an_over_noiser_widens_its_noise_and_a_free_rider_sends_nothing_but_noise() -> None:
-    std = GradientOnce(clip_norm=1.0).noise_std(rho=0.1, size=SyntheticLearner().size)
+    std = GradientOnceMechanism(clip_norm=1.0).noise_std(rho=0.1, size=SyntheticLearner().size)
     draws = NOISE.standard_normal(SPEC.dimension, release="a")
     np.testing.assert_allclose(release(learner(Behaviour.OVER_NOISER)), WIDENED * std * draws)
     np.testing.assert_allclose(release(learner(Behaviour.FREE_RIDER)), std * draws)

@@ -15,7 +15,7 @@ from qidpfl_shared.core.privacy.histogram import private_histogram
 from qidpfl_shared.protocol.messages import Profile, SpendState
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.releases import release_of, round_of
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 from support.synthetic_clients import SyntheticLearner
 
 SPEC = preset("digits")

@@ -13,7 +13,7 @@ from qidpfl_experiments.run.execute import failed
 from qidpfl_experiments.run.grid import SWEEP_SEED, Planner, Unplannable
 from qidpfl_experiments.settings import read_settings, setup
 from qidpfl_shared.core.reward import RewardRange
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 PLANNER = Planner(
     setup=setup(read_settings(), dataset="digits", scale="smoke", variant="recommended", partitions=["dirichlet"])

@@ -6,7 +6,7 @@ import pytest
 
 from qidpfl_experiments.run.grid import Planner
 from qidpfl_experiments.settings import SETTINGS, SettingsError, read_settings, setup
-from qidpfl_shared.protocol.task_spec.parts import PartitionKind
+from qidpfl_shared.protocol.task_spec import PartitionKind
 
 ALL = read_settings()
 SCALES = [(dataset, scale) for dataset, values in ALL.datasets.items() for scale in values.scales]

@@ -10,7 +10,7 @@ from qidpfl_server.errors import CoordinatorError, Refused
 from qidpfl_server.plugins.rules import custom_reward, custom_select, load_rules, missing_rules, require_rules
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.presets import preset
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 REWARD = "def reward(question):\n    return 1.0\n"
 SELECT = "def select(question):\n    return [True] * question.clients\n"

@@ -4,7 +4,7 @@ import math
 
 from qidpfl_shared.core.custom_rules import OwnRuleFailed
 from qidpfl_shared.core.selection import label_distances
-from qidpfl_shared.protocol.task_spec.parts import SelectionRule
+from qidpfl_shared.protocol.task_spec import SelectionRule
 
 from ...domain import Client, ClientState, Task
 from ...plugins.rules import custom_select

@@ -5,7 +5,7 @@ import math
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState, TaskState
-from qidpfl_shared.protocol.task_spec.parts import AuditMode
+from qidpfl_shared.protocol.task_spec import AuditMode
 
 from ...clock import seconds
 from ...domain import BudgetState, Round, Task, Update

@@ -2,7 +2,7 @@
 
 Gaussian noise of standard deviation σ on a query of L2 sensitivity Δ is Δ²/(2σ²)-zCDP. `rho` is always the *declared*
 budget: the one the game, the pay and the noise formula use. `proven_rho` is what the mechanism really guarantees for
-it. The two agree for every mechanism but `PaperLiteral`, which is a heuristic and says so.
+it. The two agree for every mechanism but `PaperLiteralMechanism`, which is a heuristic and says so.
 
 Preconditions of every proof: clipping over all parameters together; no batch normalisation; public preprocessing
 constants; batches chosen without looking at the data; fresh noise from the operating system's entropy for every
@@ -88,7 +88,7 @@ class _OneRelease(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientOnce(_OneRelease):
+class GradientOnceMechanism(_OneRelease):
     """The mean of the per-record gradients, each clipped to `clip_norm`, over all records, once per round.
 
     Replacing a record replaces one term of the mean: Δ = 2C/D. This is the one mechanism for which the paper's noise
@@ -114,7 +114,7 @@ class GradientOnce(_OneRelease):
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdateClip(_OneRelease):
+class UpdateClipMechanism(_OneRelease):
     """The update of any local training, clipped as a whole to `clip_norm`: Δ = 2C, however many records there are.
 
     It protects the whole data set of a client for the same rho (client-level zCDP), with noise to match: useful only
@@ -141,7 +141,7 @@ class UpdateClip(_OneRelease):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperLiteral(UpdateClip):
+class PaperLiteralMechanism(UpdateClipMechanism):
     """Heuristic noise, no privacy guarantee: a clipped update with the noise of a mean of clipped gradients.
 
     The paper's noise (eq. 10) assumes Δ = 2C/D; of a clipped update only Δ = 2C is known. What it proves is
@@ -157,7 +157,7 @@ class PaperLiteral(UpdateClip):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoltOn(_OneRelease):
+class BoltOnMechanism(_OneRelease):
     """The update of L epochs of SGD on a convex model, without clipping of gradients (after Wu et al. 2017).
 
     If every record's loss is convex and `smoothness`-smooth with gradients of norm at most `gradient_bound`, and the
@@ -185,7 +185,9 @@ class BoltOn(_OneRelease):
             raise ImpossibleArgument("learning_rate", self.learning_rate, requirement)
 
     @classmethod
-    def softmax_regression(cls, *, feature_norm: float, learning_rate: float, epochs: int, batch_size: int) -> "BoltOn":
+    def softmax_regression(
+        cls, *, feature_norm: float, learning_rate: float, epochs: int, batch_size: int
+    ) -> "BoltOnMechanism":
         """For softmax regression with bias on features of norm at most `feature_norm`: G = √2·X, β = X²/2.
 
         X² = feature_norm² + 1, because the bias is one more feature that is always 1.
@@ -211,7 +213,7 @@ class BoltOn(_OneRelease):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyEpochs:
+class NoisyEpochsMechanism:
     """L epochs over disjoint batches, with noise on the mean of the clipped gradients of every batch.
 
     A replaced record sits in one batch per epoch: an epoch costs rho/L, all epochs rho, even if every step is seen.

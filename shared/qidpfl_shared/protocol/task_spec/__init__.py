@@ -1,1 +1,37 @@
-"""The specification of a task: its parts, the checks across them, and the whole."""
+"""The specification of a task: `TaskSpec`, its parts, and the checks between the parts."""
+
+from .parts import (
+    AggregationSpec,
+    AuditMode,
+    BoundsSpec,
+    GameSpec,
+    Ordinal,
+    Partition,
+    PartitionKind,
+    PrivacySpec,
+    Retention,
+    RewardRangeSpec,
+    RoundsSpec,
+    SelectionRule,
+    SelectionSpec,
+    WorkloadSpec,
+)
+from .spec import TaskSpec
+
+__all__ = [
+    "AggregationSpec",
+    "AuditMode",
+    "BoundsSpec",
+    "GameSpec",
+    "Ordinal",
+    "Partition",
+    "PartitionKind",
+    "PrivacySpec",
+    "Retention",
+    "RewardRangeSpec",
+    "RoundsSpec",
+    "SelectionRule",
+    "SelectionSpec",
+    "TaskSpec",
+    "WorkloadSpec",
+]

@@ -83,12 +83,12 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (histogram.clean_histogram, {"noisy": [1.0, 2.0], "size": 3}),
     (histogram.distance_error, {"size": 10, "labels": 2, "rho": 0.1}),
     (views.central_rho, {"budgets": [0.1, 0.1], "weights": [0.5, 0.5], "noise_stds": [1.0, 1.0]}),
-    (mechanisms.GradientOnce, {"clip_norm": 1.0}),
-    (mechanisms.UpdateClip, {"clip_norm": 1.0}),
-    (mechanisms.PaperLiteral, {"clip_norm": 1.0}),
-    (mechanisms.NoisyEpochs, {"clip_norm": 1.0, "learning_rate": 0.1, "epochs": 1, "batch_size": 8}),
+    (mechanisms.GradientOnceMechanism, {"clip_norm": 1.0}),
+    (mechanisms.UpdateClipMechanism, {"clip_norm": 1.0}),
+    (mechanisms.PaperLiteralMechanism, {"clip_norm": 1.0}),
+    (mechanisms.NoisyEpochsMechanism, {"clip_norm": 1.0, "learning_rate": 0.1, "epochs": 1, "batch_size": 8}),
     (
-        mechanisms.BoltOn.softmax_regression,
+        mechanisms.BoltOnMechanism.softmax_regression,
         {"feature_norm": 1.0, "learning_rate": 0.1, "epochs": 1, "batch_size": 8},
     ),
     (mechanisms.batch_sizes, {"size": 10, "batch_size": 3}),
@@ -228,7 +228,7 @@ def test_an_unknown_choice_raises_the_named_error(
 @pytest.mark.parametrize("extreme", [1e-200, 1e200])
 def test_constants_whose_squares_floats_cannot_hold_are_refused(extreme: float) -> None:
     with pytest.raises(ImpossibleArgument, match="clip_norm"):
-        mechanisms.GradientOnce(clip_norm=extreme)
+        mechanisms.GradientOnceMechanism(clip_norm=extreme)
     with pytest.raises(ImpossibleArgument, match="convexity"):
         reward.CostModel(**(MODEL | {"convexity": extreme}))  # type: ignore[arg-type]
     with pytest.raises(ImpossibleArgument, match="noise_std"):

@@ -10,23 +10,23 @@ from hypothesis import strategies as st
 
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.privacy.mechanisms import (
-    BoltOn,
-    GradientOnce,
+    BoltOnMechanism,
+    GradientOnceMechanism,
     Mechanism,
     MechanismName,
-    NoisyEpochs,
-    PaperLiteral,
-    UpdateClip,
+    NoisyEpochsMechanism,
+    PaperLiteralMechanism,
+    UpdateClipMechanism,
     UploadKind,
     batch_sizes,
 )
 
 MECHANISMS: list[Mechanism] = [
-    GradientOnce(clip_norm=1.5),
-    NoisyEpochs(clip_norm=1.5, learning_rate=0.1, epochs=3, batch_size=20),
-    UpdateClip(clip_norm=1.5),
-    PaperLiteral(clip_norm=1.5),
-    BoltOn.softmax_regression(feature_norm=1.0, learning_rate=0.5, epochs=2, batch_size=20),
+    GradientOnceMechanism(clip_norm=1.5),
+    NoisyEpochsMechanism(clip_norm=1.5, learning_rate=0.1, epochs=3, batch_size=20),
+    UpdateClipMechanism(clip_norm=1.5),
+    PaperLiteralMechanism(clip_norm=1.5),
+    BoltOnMechanism.softmax_regression(feature_norm=1.0, learning_rate=0.5, epochs=2, batch_size=20),
 ]
 rhos = st.floats(1e-6, 100)
 sizes = st.integers(1, 100_000)
@@ -45,25 +45,27 @@ def test_a_proven_mechanism_guarantees_what_it_declares(mechanism: Mechanism, rh
 
 @given(rhos, sizes)
 def test_the_literal_mechanism_guarantees_nearly_nothing(rho: float, size: int) -> None:
-    literal = PaperLiteral(clip_norm=2.0)
+    literal = PaperLiteralMechanism(clip_norm=2.0)
     assert literal.heuristic
     assert literal.proven_rho(rho=rho, size=size) == pytest.approx(rho * size**2, rel=1e-9)
-    same_noise = GradientOnce(clip_norm=2.0)
+    same_noise = GradientOnceMechanism(clip_norm=2.0)
     assert literal.noise_std(rho=rho, size=size) == pytest.approx(same_noise.noise_std(rho=rho, size=size))
 
 
 def test_the_papers_noise_is_that_of_gradient_once() -> None:
-    assert GradientOnce(clip_norm=3).noise_std(rho=0.01, size=600) ** 2 == pytest.approx(2 * 9 / (0.01 * 600**2))
-    assert GradientOnce(clip_norm=3).sensitivity(size=600) == pytest.approx(2 * 3 / 600)
+    assert GradientOnceMechanism(clip_norm=3).noise_std(rho=0.01, size=600) ** 2 == pytest.approx(
+        2 * 9 / (0.01 * 600**2)
+    )
+    assert GradientOnceMechanism(clip_norm=3).sensitivity(size=600) == pytest.approx(2 * 3 / 600)
 
 
 def test_update_clip_needs_as_much_noise_for_one_record_as_for_a_million() -> None:
-    mechanism = UpdateClip(clip_norm=1)
+    mechanism = UpdateClipMechanism(clip_norm=1)
     assert mechanism.noise_std(rho=0.01, size=1) == mechanism.noise_std(rho=0.01, size=10**6) == pytest.approx(200**0.5)
 
 
 def test_declared_one_hundredth_with_600_records_is_3600_for_the_literal_mechanism() -> None:
-    assert PaperLiteral(clip_norm=1).proven_rho(rho=0.01, size=600) == pytest.approx(3600)
+    assert PaperLiteralMechanism(clip_norm=1).proven_rho(rho=0.01, size=600) == pytest.approx(3600)
 
 
 @given(st.integers(1, 10_000), st.integers(1, 500))
@@ -82,7 +84,7 @@ def clipped(vectors: np.ndarray, norm: float) -> np.ndarray:
 
 def test_replacing_a_record_moves_the_mean_of_clipped_gradients_by_its_sensitivity_at_most() -> None:
     rng = np.random.default_rng(0)
-    mechanism, size = GradientOnce(clip_norm=0.7), 40
+    mechanism, size = GradientOnceMechanism(clip_norm=0.7), 40
     worst = 0.0
     for _ in range(200):
         gradients = rng.normal(size=(size, 5)) * rng.exponential(5)
@@ -115,11 +117,11 @@ def test_one_record_can_move_a_clipped_update_across_the_whole_ball() -> None:
         update = quadratic_sgd(centres, learning_rate=0.5, epochs=1)
         ends.append(float(clipped(np.array([update]), clip_norm)[0]))
     moved = abs(ends[0] - ends[1])
-    assert moved == pytest.approx(UpdateClip(clip_norm=clip_norm).sensitivity(size=size))
-    assert moved > 10 * GradientOnce(clip_norm=clip_norm).sensitivity(size=size)
+    assert moved == pytest.approx(UpdateClipMechanism(clip_norm=clip_norm).sensitivity(size=size))
+    assert moved > 10 * GradientOnceMechanism(clip_norm=clip_norm).sensitivity(size=size)
 
 
-def softmax_sgd(features: np.ndarray, labels: np.ndarray, mechanism: BoltOn, start: np.ndarray) -> np.ndarray:
+def softmax_sgd(features: np.ndarray, labels: np.ndarray, mechanism: BoltOnMechanism, start: np.ndarray) -> np.ndarray:
     """L epochs of mini-batch SGD of softmax regression with bias, batches in their given order."""
     inputs = np.hstack([features, np.ones((len(features), 1))])
     weights = start.copy()
@@ -136,7 +138,7 @@ def softmax_sgd(features: np.ndarray, labels: np.ndarray, mechanism: BoltOn, sta
 
 def test_local_sgd_never_moves_more_than_the_bolt_on_sensitivity() -> None:
     rng = np.random.default_rng(1)
-    mechanism = BoltOn.softmax_regression(feature_norm=1.0, learning_rate=2.0, epochs=3, batch_size=8)
+    mechanism = BoltOnMechanism.softmax_regression(feature_norm=1.0, learning_rate=2.0, epochs=3, batch_size=8)
     size, worst = 30, 0.0
     for _ in range(300):
         features = clipped(rng.normal(size=(size, 4)) * 3, 1.0)
@@ -155,16 +157,16 @@ def test_local_sgd_never_moves_more_than_the_bolt_on_sensitivity() -> None:
 
 
 def test_the_papers_learning_rate_is_admissible_on_mnist() -> None:
-    mechanism = BoltOn.softmax_regression(feature_norm=10, learning_rate=0.01, epochs=1, batch_size=64)
+    mechanism = BoltOnMechanism.softmax_regression(feature_norm=10, learning_rate=0.01, epochs=1, batch_size=64)
     assert mechanism.gradient_bound == pytest.approx(math.sqrt(202))
     assert mechanism.sensitivity(size=3000) == pytest.approx(2 * 0.01 * math.sqrt(202) / 64)
     assert mechanism.sensitivity(size=10) == pytest.approx(2 * 0.01 * math.sqrt(202) / 10)
     with pytest.raises(ImpossibleArgument, match="learning_rate"):
-        BoltOn.softmax_regression(feature_norm=10, learning_rate=0.05, epochs=1, batch_size=64)
+        BoltOnMechanism.softmax_regression(feature_norm=10, learning_rate=0.05, epochs=1, batch_size=64)
 
 
 def test_noisy_epochs_spend_their_budget_over_the_steps_that_touch_a_record() -> None:
-    mechanism, rho, size = NoisyEpochs(clip_norm=2, learning_rate=0.3, epochs=4, batch_size=30), 0.05, 100
+    mechanism, rho, size = NoisyEpochsMechanism(clip_norm=2, learning_rate=0.3, epochs=4, batch_size=30), 0.05, 100
     batches = batch_sizes(size=size, batch_size=30)
     assert batches == (34, 33, 33)
     for batch in batches:
@@ -178,9 +180,9 @@ def test_noisy_epochs_spend_their_budget_over_the_steps_that_touch_a_record() ->
 
 def test_more_batches_cost_their_square_root() -> None:
     size, rho = 1200, 0.1
-    once = GradientOnce(clip_norm=1)
+    once = GradientOnceMechanism(clip_norm=1)
     for batches in (1, 2, 4, 12):
-        mechanism = NoisyEpochs(clip_norm=1, learning_rate=0.1, epochs=3, batch_size=size // batches)
+        mechanism = NoisyEpochsMechanism(clip_norm=1, learning_rate=0.1, epochs=3, batch_size=size // batches)
         noisy = mechanism.noise_std(rho=rho, size=size) / mechanism.signal_bound(size=size)
         plain = once.noise_std(rho=rho, size=size) / once.signal_bound(size=size)
         assert noisy / plain == pytest.approx(math.sqrt(batches))

@@ -14,9 +14,14 @@ from qidpfl_shared.core.noise_audit import (
     alpha_per_upload,
     noise_ratio,
 )
-from qidpfl_shared.core.privacy.mechanisms import GradientOnce, Mechanism, NoisyEpochs, UpdateClip
+from qidpfl_shared.core.privacy.mechanisms import (
+    GradientOnceMechanism,
+    Mechanism,
+    NoisyEpochsMechanism,
+    UpdateClipMechanism,
+)
 
-ONCE = GradientOnce(clip_norm=1.0)
+ONCE = GradientOnceMechanism(clip_norm=1.0)
 ACCUSED = (NoiseVerdict.TOO_LITTLE_NOISE, NoiseVerdict.TOO_MUCH_NOISE)
 
 
@@ -104,10 +109,12 @@ def test_where_the_signal_can_hide_the_noise_nothing_is_decided() -> None:
 
 
 def test_update_clip_is_always_decidable_at_real_sizes() -> None:
-    assert audit(0.01, 100_000, 650, mechanism=UpdateClip(clip_norm=1.0)).decisive
+    assert audit(0.01, 100_000, 650, mechanism=UpdateClipMechanism(clip_norm=1.0)).decisive
 
 
-def noisy_epochs_upload(mechanism: NoisyEpochs, *, rho: float, size: int, dimension: int, seed: int) -> np.ndarray:
+def noisy_epochs_upload(
+    mechanism: NoisyEpochsMechanism, *, rho: float, size: int, dimension: int, seed: int
+) -> np.ndarray:
     """Local training whose signal runs after its own noise as hard as clipping allows: the worst kind of feedback."""
     rng = np.random.default_rng(seed)
     w = np.zeros(dimension)
@@ -120,7 +127,7 @@ def noisy_epochs_upload(mechanism: NoisyEpochs, *, rho: float, size: int, dimens
 
 
 def test_feedback_of_noise_into_the_signal_accuses_nobody() -> None:
-    mechanism = NoisyEpochs(clip_norm=1.0, learning_rate=0.1, epochs=5, batch_size=200)
+    mechanism = NoisyEpochsMechanism(clip_norm=1.0, learning_rate=0.1, epochs=5, batch_size=200)
     test = audit(0.05, 200, 300, alpha=0.05, mechanism=mechanism)
     assert test.feedback
     uploads = [noisy_epochs_upload(mechanism, rho=0.05, size=200, dimension=300, seed=seed) for seed in range(400)]
@@ -134,7 +141,7 @@ def test_feedback_of_noise_into_the_signal_accuses_nobody() -> None:
 
 
 def test_with_feedback_the_power_is_a_promise() -> None:
-    mechanism = NoisyEpochs(clip_norm=1.0, learning_rate=0.1, epochs=1, batch_size=50)
+    mechanism = NoisyEpochsMechanism(clip_norm=1.0, learning_rate=0.1, epochs=1, batch_size=50)
     test = audit(0.01, 50, 5000, mechanism=mechanism)
     assert test.decisive
     assert test.power(noise_factor=2.0, signal_fraction=1.0) == pytest.approx(1)

@@ -12,13 +12,13 @@ from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.custom_rules import OwnRuleFailed, PastRound, RewardQuestion, SelectionQuestion
 from qidpfl_shared.core.money import MICRO
 from qidpfl_shared.core.planning import Participant, PlanStatus, RewardBound, RoundPlan, RoundRules, plan_round
-from qidpfl_shared.core.privacy.mechanisms import GradientOnce
+from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
 from qidpfl_shared.core.reward import CostModel, RewardPolicy, RewardRange, Weighting
 from qidpfl_shared.core.selection import Own, Selection, SelectionStatus, Shortfall, select
 
 RULES = RoundRules(
     policy=RewardPolicy.OWN,
-    mechanism=GradientOnce(clip_norm=1.0),
+    mechanism=GradientOnceMechanism(clip_norm=1.0),
     weighting=Weighting.SIZE,
     cost_model=CostModel(
         dimension=650,

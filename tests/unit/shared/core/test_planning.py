@@ -21,12 +21,12 @@ from qidpfl_shared.core.planning import (
     Standing,
     plan_round,
 )
-from qidpfl_shared.core.privacy.mechanisms import GradientOnce
+from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
 from qidpfl_shared.core.reward import CostModel, RewardPolicy, RewardRange, Weighting, optimal_reward
 
 RULES = RoundRules(
     policy=RewardPolicy.OPTIMAL,
-    mechanism=GradientOnce(clip_norm=1.0),
+    mechanism=GradientOnceMechanism(clip_norm=1.0),
     weighting=Weighting.SIZE,
     cost_model=CostModel(
         dimension=650,

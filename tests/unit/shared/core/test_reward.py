@@ -13,7 +13,7 @@ from scipy.optimize import minimize, minimize_scalar
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.capped_reward import optimal_reward_capped
 from qidpfl_shared.core.equilibrium import active_set, equilibrium, saturation_reward
-from qidpfl_shared.core.privacy.mechanisms import GradientOnce
+from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
 from qidpfl_shared.core.reward import (
     CostModel,
     RewardRange,
@@ -48,7 +48,7 @@ def populations(draw: st.DrawFn) -> tuple[list[float], list[int]]:
 
 
 def scales_of(sizes: list[int]) -> list[float]:
-    return [GradientOnce(clip_norm=1.0).noise_scale(size=size) for size in sizes]
+    return [GradientOnceMechanism(clip_norm=1.0).noise_scale(size=size) for size in sizes]
 
 
 def cost_of(
@@ -167,7 +167,7 @@ def test_the_noise_cost_is_the_papers_for_uniform_weights() -> None:
 def test_simulated_noise_matches_the_cost_term() -> None:
     rng = np.random.default_rng(0)
     budgets, sizes, dimension = [0.05, 0.02, 0.08], [50, 100, 200], 20_000
-    mechanism, scales = GradientOnce(clip_norm=1.0), scales_of([50, 100, 200])
+    mechanism, scales = GradientOnceMechanism(clip_norm=1.0), scales_of([50, 100, 200])
     for weighting in Weighting:
         weights = aggregation_weights(weighting=weighting, budgets=budgets, sizes=sizes, noise_scales=scales)
         average = sum(

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from qidpfl_shared.core.money import MAX_MICRO, MICRO
 from qidpfl_shared.core.planning import Participant, PlanStatus, RewardBound, RoundPlan, plan_round
 from qidpfl_shared.protocol.presets import EMNIST_TRAINING_LABELS, PRESETS, UnknownPreset, preset
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 Json = dict[str, Any]
 

@@ -20,8 +20,7 @@ from qidpfl_shared.core.reward import RewardPolicy, RewardRange, Weighting
 from qidpfl_shared.core.selection import All, Own, Random, Threshold, Union
 from qidpfl_shared.protocol.fields import MAX_DIMENSION
 from qidpfl_shared.protocol.presets import PRESETS
-from qidpfl_shared.protocol.task_spec.parts import PartitionKind
-from qidpfl_shared.protocol.task_spec.spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import PartitionKind, TaskSpec
 
 Json = dict[str, Any]
 Reader = Callable[[Json], TaskSpec]
@@ -1024,16 +1023,16 @@ def test_without_a_range_every_reward_is_admissible() -> None:
 @pytest.mark.parametrize(
     ("mechanism", "expected"),
     [
-        ({"name": "gradient_once", "clip_norm": 2.0}, core.GradientOnce(clip_norm=2.0)),
+        ({"name": "gradient_once", "clip_norm": 2.0}, core.GradientOnceMechanism(clip_norm=2.0)),
         (
             {"name": "noisy_epochs", "clip_norm": 2.0, **TRAINING},
-            core.NoisyEpochs(clip_norm=2.0, learning_rate=0.01, epochs=2, batch_size=64),
+            core.NoisyEpochsMechanism(clip_norm=2.0, learning_rate=0.01, epochs=2, batch_size=64),
         ),
-        ({"name": "update_clip", "clip_norm": 2.0, **TRAINING}, core.UpdateClip(clip_norm=2.0)),
-        ({"name": "paper_literal", "clip_norm": 2.0, **TRAINING}, core.PaperLiteral(clip_norm=2.0)),
+        ({"name": "update_clip", "clip_norm": 2.0, **TRAINING}, core.UpdateClipMechanism(clip_norm=2.0)),
+        ({"name": "paper_literal", "clip_norm": 2.0, **TRAINING}, core.PaperLiteralMechanism(clip_norm=2.0)),
         (
             {"name": "bolt_on", "feature_norm": 10.0, **TRAINING},
-            core.BoltOn(
+            core.BoltOnMechanism(
                 learning_rate=0.01, epochs=2, batch_size=64, gradient_bound=math.sqrt(202.0), smoothness=101 / 2
             ),
         ),

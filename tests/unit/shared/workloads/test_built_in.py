@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from qidpfl_shared.protocol.presets import PRESETS, preset
-from qidpfl_shared.protocol.task_spec.parts import WorkloadSpec
+from qidpfl_shared.protocol.task_spec import WorkloadSpec
 from qidpfl_shared.workloads.builtin import BuiltIn
 from qidpfl_shared.workloads.datasets.folder import default_folder
 from qidpfl_shared.workloads.loading import load_workload

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from qidpfl_shared.core.privacy.histogram import private_histogram
 from qidpfl_shared.core.selection import label_distances
 from qidpfl_shared.protocol.presets import preset
-from qidpfl_shared.protocol.task_spec.parts import Partition, PartitionKind
+from qidpfl_shared.protocol.task_spec import Partition, PartitionKind
 from qidpfl_shared.workloads.datasets.digits import read_digits
 from qidpfl_shared.workloads.label_pools import LabelPools, Shard
 from qidpfl_shared.workloads.partitions import LEAST_RECORDS, all_shards, shard

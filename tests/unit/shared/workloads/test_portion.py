@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from qidpfl_shared.protocol.task_spec.parts import WorkloadSpec
+from qidpfl_shared.protocol.task_spec import WorkloadSpec
 from qidpfl_shared.workloads.loading import load_workload
 from qidpfl_shared.workloads.portion import portion
 from qidpfl_shared.workloads.records import Records
