@@ -121,7 +121,7 @@ class Round:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Invitation:
+class RoundInvitation:
     """How a client stands in a round, and the budget the plan expects of it."""
 
     client_id: str

@@ -1,7 +1,7 @@
 """What can go wrong, each with the error code that the API answers with.
 
 CoordinatorError
-  Refused             the request cannot be granted; nothing was changed
+  RequestRefused             the request cannot be granted; nothing was changed
   StoreBusy           the database is locked or away; try again
   StorageFull         no space left; nothing was acknowledged
   DamagedState        what is stored does not fit together; says what and where
@@ -24,7 +24,7 @@ class CoordinatorError(Exception):
         return self.detail or self.code.summary
 
 
-class Refused(CoordinatorError):
+class RequestRefused(CoordinatorError):
     """A request that cannot be granted. It leaves nothing behind."""
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from qidpfl_server.clock import SECOND
 from qidpfl_server.domain import BudgetState
-from qidpfl_server.errors import Refused
-from qidpfl_server.service.declarations import Answer, declare
+from qidpfl_server.errors import RequestRefused
+from qidpfl_server.service.declarations import BudgetAnswer, declare
 from qidpfl_server.service.deliveries import Delivery, StagedDelivery, accept_updates, first_receipts
 from qidpfl_server.service.enrolment import enrol, store_profile
 from qidpfl_server.service.tasks import create_task, new_codes, save_initial_model, task_spec
@@ -55,7 +55,9 @@ class Stage:
         return client_id
 
     def declare(self, *answers: tuple[str, BudgetRequest], round_number: int = 1) -> list[BudgetReceipt | Exception]:
-        group = [Answer(client_id=client, request=request, at=NOW + n) for n, (client, request) in enumerate(answers)]
+        group = [
+            BudgetAnswer(client_id=client, request=request, at=NOW + n) for n, (client, request) in enumerate(answers)
+        ]
         return self.store.write(lambda tx: declare(tx, TASK, round_number, group))
 
     def staged(self, client: str, data: bytes, at: int = NOW) -> StagedDelivery:
@@ -174,7 +176,7 @@ def said(outcomes: Sequence[Any]) -> list[str]:
     """Each outcome as a word."""
     return [
         outcome.code.value
-        if isinstance(outcome, Refused)
+        if isinstance(outcome, RequestRefused)
         else type(outcome).__name__
         if isinstance(outcome, Exception)
         else "receipt"

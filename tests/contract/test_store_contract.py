@@ -14,10 +14,10 @@ import pytest
 from sqlalchemy import text
 
 from qidpfl_server.clock import SECOND, seconds
-from qidpfl_server.domain import Client, ClientState, Invitation, Model, Round, Task, Update
-from qidpfl_server.errors import DamagedState, Refused
+from qidpfl_server.domain import Client, ClientState, Model, Round, RoundInvitation, Task, Update
+from qidpfl_server.errors import DamagedState, RequestRefused
 from qidpfl_server.identifiers import hash_secret
-from qidpfl_server.service.declarations import Answer, declare
+from qidpfl_server.service.declarations import BudgetAnswer, declare
 from qidpfl_server.service.enrolment import enrol, store_profile
 from qidpfl_server.service.evaluation import Evaluation, Score
 from qidpfl_server.service.lifecycle import get_task, get_task_for_update
@@ -107,7 +107,7 @@ def test_a_refused_write_leaves_nothing_and_harms_no_neighbour_of_its_commit(sto
     def refused(tx: Transaction, name: str) -> str:
         tx.touch("never")
         good(tx, name)
-        raise Refused(ErrorCode.NOT_FOUND, name)
+        raise RequestRefused(ErrorCode.NOT_FOUND, name)
 
     def impossible(tx: Transaction, name: str) -> str:
         tx.touch("never")
@@ -126,7 +126,12 @@ def test_a_refused_write_leaves_nothing_and_harms_no_neighbour_of_its_commit(sto
             threads.submit(store.write, lambda tx, work=work, name=name: work(tx, name))
             for work, name in zip(works, names, strict=True)
         ]
-    expected = {"good": type(None), "refused": Refused, "impossible": DamagedState, "surprising": ZeroDivisionError}
+    expected = {
+        "good": type(None),
+        "refused": RequestRefused,
+        "impossible": DamagedState,
+        "surprising": ZeroDivisionError,
+    }
     assert [type(write.exception()) for write in writes] == [expected[work.__name__] for work in works]
     assert [write.result() for write in writes if write.exception() is None] == [n for n in names if "good" in n]
     assert {name for name in kinds(store, task_id) if "-" in name} == {name for name in names if "good" in name}
@@ -155,7 +160,7 @@ def test_what_happens_once_per_round_and_client_has_one_row(store: Store) -> Non
     other = Update(client_id=client_id, digest="b" * 64, byte_length=4, squared_norm=1.0, received_at=NOW)
     store.write(lambda tx: tx.rounds.insert_update(held, update))
     store.write(lambda tx: tx.rounds.pay(held, {client_id: 5}))
-    invitation = Invitation(client_id=client_id, standing=Standing.INVITED, expected_rho=1.0)
+    invitation = RoundInvitation(client_id=client_id, standing=Standing.INVITED, expected_rho=1.0)
     seconds: list[Callable[[Transaction], None]] = [
         lambda tx: tx.rounds.insert_update(held, other),
         lambda tx: tx.rounds.pay(held, {client_id: 7}),
@@ -225,9 +230,9 @@ def test_the_change_counter_counts_the_commits_that_change_a_task(opened: Open) 
 
     def refused(tx: Transaction) -> None:
         tx.touch(task_id)
-        raise Refused(ErrorCode.NOT_FOUND)
+        raise RequestRefused(ErrorCode.NOT_FOUND)
 
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRefused):
         store.write(refused)
     assert store.read(lambda tx: tx.change_counter()) == start + 2
 
@@ -378,7 +383,7 @@ def test_a_profile_sent_twice_at_once_is_stored_once(opened: Open) -> None:
         own, sent = pair
         try:
             own.write(lambda tx: store_profile(tx, client_id, sent, NOW))
-        except Refused as error:
+        except RequestRefused as error:
             return error.code.value
         return "stored"
 
@@ -436,7 +441,9 @@ def delivered_round(store: Store) -> tuple[str, list[Client]]:
         )
 
         def deliver(tx: Transaction, client: Client = client, update: Update = update) -> None:
-            declare(tx, held.task_id, 1, [Answer(client_id=client.client_id, request=Declaration(rho=0.05), at=NOW)])
+            declare(
+                tx, held.task_id, 1, [BudgetAnswer(client_id=client.client_id, request=Declaration(rho=0.05), at=NOW)]
+            )
             tx.rounds.insert_update(held, update)
 
         store.write(deliver)

@@ -13,7 +13,7 @@ from qidpfl_server.audit import audit
 from qidpfl_server.cli.serve import opened_store
 from qidpfl_server.clock import SystemClock, seconds
 from qidpfl_server.domain import Model
-from qidpfl_server.errors import Refused, StoreBusy
+from qidpfl_server.errors import RequestRefused, StoreBusy
 from qidpfl_server.ops.export import read_export
 from qidpfl_server.service.retention import kept_digests, sweep
 from qidpfl_server.service.tasks import create_task, save_initial_model, task_spec
@@ -92,7 +92,7 @@ def test_a_live_task_is_swept_after_every_round_and_goes_on(store_url: str, tmp_
             assert (task["state"], task["settled_rounds"]) == ("finished", HORIZON)
             versions = {v: http.get(f"/v1/tasks/{task['task_id']}/models/{v}").status_code for v in range(HORIZON + 1)}
         assert versions == {0: 404, 1: 404, 2: 404, 3: 200, 4: 200, 5: 200}
-        with pytest.raises(Refused, match="versions 3 to 5 are kept"):
+        with pytest.raises(RequestRefused, match="versions 3 to 5 are kept"):
             read_export(store, clients[0].task_id, version=2)
         assert read_export(store, clients[0].task_id, version=3).version == 3
         # A receipt is given for ever, also of bytes that are gone.

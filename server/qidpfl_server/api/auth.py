@@ -10,9 +10,9 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from qidpfl_shared.protocol.errors import ErrorCode
 
-from ..errors import Refused
+from ..errors import RequestRefused
 from ..identifiers import hash_secret, same_secret
-from .callers import Caller, Role
+from .callers import Caller, CallerRole
 from .context import Context, Ctx
 
 bearer = HTTPBearer(auto_error=False, description="an admin, viewer or client token, or an enrolment code")
@@ -24,17 +24,17 @@ TaskId = Annotated[str, Path(max_length=64, pattern=r"^[0-9a-f]{1,64}$", descrip
 async def identify(context: Ctx, credentials: Bearer) -> Caller:
     """The caller of a request, or 401."""
     if credentials is None:
-        raise Refused(ErrorCode.UNAUTHENTICATED)
+        raise RequestRefused(ErrorCode.UNAUTHENTICATED)
     token = credentials.credentials
     if same_secret(token, context.secrets.admin):
-        return Caller(Role.ADMIN)
+        return Caller(CallerRole.ADMIN)
     if same_secret(token, context.secrets.viewer):
-        return Caller(Role.VIEWER)
+        return Caller(CallerRole.VIEWER)
     token_hash = hash_secret(token)
     era = context.callers.era
     found = context.callers.get(token_hash) or await _look_up(context, token_hash)
     if found is None:
-        raise Refused(ErrorCode.UNAUTHENTICATED)
+        raise RequestRefused(ErrorCode.UNAUTHENTICATED)
     context.callers.add(token_hash, found, era=era)
     return found
 
@@ -42,45 +42,45 @@ async def identify(context: Ctx, credentials: Bearer) -> Caller:
 async def _look_up(context: Context, token_hash: str) -> Caller | None:
     client = await context.read(lambda tx: tx.clients.by_token(token_hash))
     if client is not None:
-        return Caller(Role.CLIENT, client.client_id, client.task_id)
+        return Caller(CallerRole.CLIENT, client.client_id, client.task_id)
     task_id = await context.read(lambda tx: tx.tasks.task_of_code(token_hash))
-    return None if task_id is None else Caller(Role.CODE, None, task_id)
+    return None if task_id is None else Caller(CallerRole.CODE, None, task_id)
 
 
 Identified = Annotated[Caller, Depends(identify)]
 
 
 async def admin(caller: Identified) -> Caller:
-    if caller.role is not Role.ADMIN:
-        raise Refused(ErrorCode.FORBIDDEN)
+    if caller.role is not CallerRole.ADMIN:
+        raise RequestRefused(ErrorCode.FORBIDDEN)
     return caller
 
 
 async def operator(caller: Identified) -> Caller:
     """Admin or viewer."""
-    if caller.role not in (Role.ADMIN, Role.VIEWER):
-        raise Refused(ErrorCode.FORBIDDEN)
+    if caller.role not in (CallerRole.ADMIN, CallerRole.VIEWER):
+        raise RequestRefused(ErrorCode.FORBIDDEN)
     return caller
 
 
 async def reader(task_id: TaskId, caller: Identified) -> Caller:
     """Admin, viewer, or a client of this task."""
-    if caller.role is Role.CODE or (caller.role is Role.CLIENT and caller.task_id != task_id):
-        raise Refused(ErrorCode.FORBIDDEN)
+    if caller.role is CallerRole.CODE or (caller.role is CallerRole.CLIENT and caller.task_id != task_id):
+        raise RequestRefused(ErrorCode.FORBIDDEN)
     return caller
 
 
 async def anybody_of_task(task_id: TaskId, caller: Identified) -> Caller:
     """Admin, viewer, a client of this task, or a holder of its enrolment code."""
     if caller.task_id is not None and caller.task_id != task_id:
-        raise Refused(ErrorCode.FORBIDDEN)
+        raise RequestRefused(ErrorCode.FORBIDDEN)
     return caller
 
 
 async def participant(task_id: TaskId, caller: Identified) -> str:
     """The id of a client of this task."""
     if caller.client_id is None or caller.task_id != task_id:
-        raise Refused(ErrorCode.FORBIDDEN)
+        raise RequestRefused(ErrorCode.FORBIDDEN)
     return caller.client_id
 
 

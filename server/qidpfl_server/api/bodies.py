@@ -13,7 +13,7 @@ from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.wire import BYTES_PER_PARAMETER
 
-from ..errors import Refused
+from ..errors import RequestRefused
 from ..store.blobs import StagedBlob
 from .context import Context
 from .json import media_type
@@ -40,16 +40,16 @@ CONTENT_DIGEST: dict[str, Any] = {
 def check_headers(request: Request, byte_length: int) -> None:
     """Refuse what cannot become a vector of the task before its body is read."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refused(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "no content encoding is accepted")
+        raise RequestRefused(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "no content encoding is accepted")
     if media_type(request.headers.get("content-type", _BINARY)) != _BINARY:
-        raise Refused(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send {_BINARY}")
+        raise RequestRefused(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send {_BINARY}")
     length = request.headers.get("content-length", "")
     if not length.isascii() or not length.isdigit():
-        raise Refused(ErrorCode.LENGTH_REQUIRED)
+        raise RequestRefused(ErrorCode.LENGTH_REQUIRED)
     if int(length) > byte_length:
-        raise Refused(ErrorCode.BODY_TOO_LARGE, f"{length} bytes, expected {byte_length}")
+        raise RequestRefused(ErrorCode.BODY_TOO_LARGE, f"{length} bytes, expected {byte_length}")
     if int(length) != byte_length:
-        raise Refused(ErrorCode.WRONG_LENGTH, f"{length} bytes, expected {byte_length}")
+        raise RequestRefused(ErrorCode.WRONG_LENGTH, f"{length} bytes, expected {byte_length}")
 
 
 @dataclass
@@ -69,7 +69,7 @@ class _Checker:
             self.squared_norm += float(block.dot(block))
         # No sum of squares of finite float32 comes near the largest float64.
         if not math.isfinite(self.squared_norm):
-            raise Refused(ErrorCode.NOT_FINITE)
+            raise RequestRefused(ErrorCode.NOT_FINITE)
 
 
 async def receive(
@@ -85,7 +85,7 @@ async def receive(
     async for chunk in body:
         received += len(chunk)
         if received > byte_length:
-            raise Refused(ErrorCode.WRONG_LENGTH, f"more than the {byte_length} bytes of this model")
+            raise RequestRefused(ErrorCode.WRONG_LENGTH, f"more than the {byte_length} bytes of this model")
         pieces.append(chunk)
         waiting += len(chunk)
         if waiting >= _PIECE:
@@ -107,8 +107,8 @@ def _store(blob: StagedBlob, checker: _Checker, pieces: list[bytes]) -> None:
 def _finish(blob: StagedBlob, checker: _Checker, pieces: list[bytes], byte_length: int, digest: str) -> None:
     _store(blob, checker, pieces)
     if blob.byte_length != byte_length:
-        raise Refused(ErrorCode.WRONG_LENGTH, f"{blob.byte_length} bytes, expected {byte_length}")
+        raise RequestRefused(ErrorCode.WRONG_LENGTH, f"{blob.byte_length} bytes, expected {byte_length}")
     if blob.digest != digest:
-        raise Refused(ErrorCode.DIGEST_MISMATCH)
+        raise RequestRefused(ErrorCode.DIGEST_MISMATCH)
     blob.sync()
     failpoint("upload.blob_staged")

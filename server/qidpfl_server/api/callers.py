@@ -6,7 +6,7 @@ from enum import StrEnum
 _MOST_CALLERS = 100_000
 
 
-class Role(StrEnum):
+class CallerRole(StrEnum):
     """The roles, each with its own credentials."""
 
     ADMIN = "admin"
@@ -19,7 +19,7 @@ class Role(StrEnum):
 class Caller:
     """Somebody whose credentials are good; a client and a holder of a code belong to one task."""
 
-    role: Role
+    role: CallerRole
     client_id: str | None = None
     task_id: str | None = None
 

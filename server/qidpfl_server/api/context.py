@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from qidpfl_shared.protocol.messages import BudgetReceipt, UpdateReceipt
 
 from ..clock import Clock, Micros
-from ..service.declarations import Answer, declare
+from ..service.declarations import BudgetAnswer, declare
 from ..service.deliveries import Delivery, StagedDelivery, accept_updates, first_receipts
 from ..service.notifications import ChangeNotifier
 from ..service.scheduler import Scheduler
@@ -81,7 +81,7 @@ class Context:
     async def _deliver(self, place: RoundKey, items: Sequence[StagedDelivery]) -> list[UpdateReceipt | Exception]:
         return await self.write(lambda tx: accept_updates(tx, *place, items))
 
-    async def _declare(self, place: RoundKey, items: Sequence[Answer]) -> list[BudgetReceipt | Exception]:
+    async def _declare(self, place: RoundKey, items: Sequence[BudgetAnswer]) -> list[BudgetReceipt | Exception]:
         return await self.write(lambda tx: declare(tx, *place, items))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from qidpfl_shared.protocol.messages import RoundState
 
-from ..domain import Budget, Client, Invitation, Round, Task, Update
+from ..domain import Budget, Client, Round, RoundInvitation, Task, Update
 from ..store.transaction import Transaction
 
 
@@ -16,7 +16,7 @@ class RoundRecord:
     task: Task
     held: Round
     clients: dict[str, Client]
-    invitations: dict[str, Invitation]
+    invitations: dict[str, RoundInvitation]
     budgets: dict[str, Budget]
     updates: dict[str, Update]
     payments: dict[str, int]

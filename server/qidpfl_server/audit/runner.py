@@ -12,7 +12,7 @@ from ..store.store import Store
 from ..store.transaction import Transaction
 from .checks.models import audit_deliveries, audit_models, audit_recomputation
 from .checks.money import audit_money
-from .checks.plans import Planner
+from .checks.plans import PlanAuditor
 from .checks.selection import audit_selection
 from .checks.timeline import audit_answers, audit_round, audit_timeline
 from .records import RoundRecord, read_rounds
@@ -70,7 +70,7 @@ def _audit_rounds(
     tx: Transaction, task: Task, rounds: list[Round], clients: dict[str, Client], first_kept: int, report: Report
 ) -> None:
     accounts = privacy_accounts(tx, task, [client for client in clients.values() if client.has_profile])
-    planner = Planner(task, accounts)
+    planner = PlanAuditor(task, accounts)
     for record in read_rounds(tx, task, rounds, clients):
         for check in (audit_round, audit_answers, audit_money, planner.audit):
             with report.checking(record.place):

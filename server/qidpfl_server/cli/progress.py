@@ -25,7 +25,7 @@ _NUMBERS = ("round", "reward", "updates", "accuracy", "paid", "clients")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class TaskProgress:
     """How far a task is: its newest round, and the accuracy of its newest model."""
 
     task: Task
@@ -74,7 +74,7 @@ async def show_progress(store: Store) -> None:
             await asyncio.sleep(_EVERY_S)
 
 
-def table(tasks: list[Progress]) -> Table:
+def table(tasks: list[TaskProgress]) -> Table:
     """The tasks as a table that fits on a terminal of 80 columns."""
     drawn = Table(
         "task", Column("state", no_wrap=True), *(Column(name, justify="right") for name in _NUMBERS), box=None
@@ -84,7 +84,7 @@ def table(tasks: list[Progress]) -> Table:
     return drawn
 
 
-def progress(tx: Transaction) -> list[Progress]:
+def progress(tx: Transaction) -> list[TaskProgress]:
     """All living tasks and the last that have ended, oldest first."""
     tasks = tx.tasks.all()
     ended = [task for task in tasks if task.ended]
@@ -92,13 +92,13 @@ def progress(tx: Transaction) -> list[Progress]:
     return [_progress(tx, task) for task in tasks if task.task_id not in hidden]
 
 
-def _progress(tx: Transaction, task: Task) -> Progress:
+def _progress(tx: Transaction, task: Task) -> TaskProgress:
     rounds = tx.rounds.of_task(task.task_id)
     held = rounds[-1] if rounds else None
     settled = [known for known in rounds if known.state is RoundState.SETTLED]
     number = 0 if held is None else held.round_number
     invitations = tx.rounds.invitations(task.task_id, number).values()
-    return Progress(
+    return TaskProgress(
         task=task,
         held=held,
         invited=sum(invitation.standing is Standing.INVITED for invitation in invitations),

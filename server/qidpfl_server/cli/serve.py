@@ -19,7 +19,7 @@ from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..api.app import create_app
 from ..clock import SystemClock
-from ..errors import CoordinatorError, Refused
+from ..errors import CoordinatorError, RequestRefused
 from ..identifiers import new_id
 from ..ops.results import Results
 from ..ops.startup_checks import prepare_blobs, require_living_tasks
@@ -84,7 +84,7 @@ def ensure_task(
                 codes=codes,
             )
         )
-    except Refused as error:
+    except RequestRefused as error:
         if error.code is ErrorCode.TASK_EXISTS and store.read(lambda tx: tx.tasks.by_name(name)) is not None:
             # Another coordinator on the same database was faster.
             return False

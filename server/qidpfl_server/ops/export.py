@@ -19,7 +19,7 @@ from qidpfl_shared.protocol.releases import release_of
 
 from ..clock import as_datetime
 from ..domain import Client, Model, Round, Task
-from ..errors import Refused
+from ..errors import RequestRefused
 from ..service.retention import first_kept_version
 from ..service.views import ledger, round_result, task_view
 from ..store.store import Store
@@ -47,7 +47,7 @@ class Export:
 
 
 def read_export(store: Store, task_id: str, version: int | None = None) -> Export:
-    """Read a task and one version of its model, the newest by default. Raises `Refused` if it is not there."""
+    """Read a task and one version of its model, the newest by default. Raises `RequestRefused` if it is not there."""
     task, described, tables, model = store.read(lambda tx: _read(tx, task_id, version), snapshot=True)
     data = safetensors_bytes(task.spec, store.blobs.get(model.digest))
     return Export(task=described, tables=tables, version=model.version, model=data)
@@ -76,12 +76,12 @@ def _read(
 ) -> tuple[Task, Row, dict[str, tuple[tuple[str, ...], list[Row]]], Model]:
     task = tx.tasks.get(task_id)
     if task is None:
-        raise Refused(ErrorCode.NOT_FOUND, "there is no such task")
+        raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such task")
     models = tx.tasks.models(task_id)[first_kept_version(tx, task) :]
     wanted = models[-1:] if version is None else [model for model in models if model.version == version]
     if not wanted:
         kept = f"versions {models[0].version} to {models[-1].version} are kept"
-        raise Refused(ErrorCode.NOT_FOUND, f"there is no model version {version}; {kept}")
+        raise RequestRefused(ErrorCode.NOT_FOUND, f"there is no model version {version}; {kept}")
     clients = tx.clients.of_task(task_id)
     held = tx.rounds.of_task(task_id)
     results = [round_result(tx, task, known.round_number) for known in held]

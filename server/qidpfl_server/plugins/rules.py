@@ -22,7 +22,7 @@ from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..clock import Micros
 from ..domain import EndReason, Task
-from ..errors import CoordinatorError, Refused
+from ..errors import CoordinatorError, RequestRefused
 from ..service.lifecycle import end_task
 from ..store.transaction import Transaction
 
@@ -81,7 +81,7 @@ def missing_rules(spec: TaskSpec) -> dict[str, str]:
 def require_rules(spec: TaskSpec) -> None:
     """Refuse a task whose rules are not here."""
     for reason in missing_rules(spec).values():
-        raise Refused(ErrorCode.RULES_NOT_LOADED, reason)
+        raise RequestRefused(ErrorCode.RULES_NOT_LOADED, reason)
 
 
 def rules_of(spec: TaskSpec) -> list[Path]:

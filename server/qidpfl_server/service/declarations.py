@@ -11,7 +11,7 @@ from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..clock import Micros, as_datetime
 from ..domain import Budget, BudgetState, Client, Task
-from ..errors import Refused
+from ..errors import RequestRefused
 from ..store.transaction import Transaction
 from .desk import Desk, wake_when_complete
 from .lifecycle import get_task_for_update
@@ -22,7 +22,7 @@ _TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class BudgetAnswer:
     """What a client answers, and when."""
 
     client_id: str
@@ -31,7 +31,7 @@ class Answer:
 
 
 def declare(
-    tx: Transaction, task_id: str, round_number: int, answers: Sequence[Answer]
+    tx: Transaction, task_id: str, round_number: int, answers: Sequence[BudgetAnswer]
 ) -> list[BudgetReceipt | Exception]:
     """Record answers to an announcement. A repeat gets its first receipt, whatever became of the round."""
     counter = _Counter(tx, get_task_for_update(tx, task_id), round_number, answers)
@@ -39,7 +39,7 @@ def declare(
     for answer in answers:
         try:
             outcomes.append(counter.receipt(answer))
-        except Refused as refusal:
+        except RequestRefused as refusal:
             outcomes.append(refusal)
     counter.record()
     return outcomes
@@ -48,7 +48,7 @@ def declare(
 class _Counter:
     """Serves answers one after the other, each after what the others before it have left."""
 
-    def __init__(self, tx: Transaction, task: Task, round_number: int, answers: Sequence[Answer]) -> None:
+    def __init__(self, tx: Transaction, task: Task, round_number: int, answers: Sequence[BudgetAnswer]) -> None:
         client_ids = {answer.client_id for answer in answers}
         self._tx = tx
         self._desk = Desk(tx, task, round_number, client_ids)
@@ -57,11 +57,11 @@ class _Counter:
         self._rules = task.spec.round_rules()
         self._new: dict[str, Budget] = {}
 
-    def receipt(self, answer: Answer) -> BudgetReceipt:
+    def receipt(self, answer: BudgetAnswer) -> BudgetReceipt:
         """The receipt of an answer: the first one of a known answer, a new one where it may be taken."""
         desk, client = self._desk, self._clients.get(answer.client_id)
         if client is None:
-            raise Refused(ErrorCode.UNAUTHENTICATED)
+            raise RequestRefused(ErrorCode.UNAUTHENTICATED)
         wanted = _budget_of(desk.task.spec, answer)
         known = desk.budgets.get(client.client_id)
         if known is not None and _same_answer(known, wanted):
@@ -71,7 +71,7 @@ class _Counter:
         if known is not None:
             wanted = self._taken_back(known, wanted)
         elif answer.at > round_.declare_by:
-            raise Refused(ErrorCode.ROUND_CLOSED, "the time to declare a budget is over")
+            raise RequestRefused(ErrorCode.ROUND_CLOSED, "the time to declare a budget is over")
         if wanted.state is BudgetState.DECLARED:
             self._require_affordable(client, wanted.rho)
         desk.budgets[client.client_id] = self._new[client.client_id] = wanted
@@ -90,25 +90,25 @@ class _Counter:
     def _taken_back(self, known: Budget, wanted: Budget) -> Budget:
         """The decline that may follow a declaration, as long as nothing was delivered."""
         if not (known.state is BudgetState.DECLARED and wanted.state is BudgetState.DECLINED):
-            raise Refused(ErrorCode.BUDGET_DECLARED, f"the answer is already {known.state}")
+            raise RequestRefused(ErrorCode.BUDGET_DECLARED, f"the answer is already {known.state}")
         if known.client_id in self._desk.updates:
-            raise Refused(ErrorCode.UPDATE_EXISTS, "the update is already stored: its budget is spent")
+            raise RequestRefused(ErrorCode.UPDATE_EXISTS, "the update is already stored: its budget is spent")
         return replace(wanted, rho=known.rho)
 
     def _require_affordable(self, client: Client, rho: float) -> None:
         smallest = self._desk.task.spec.bounds.rho_min
         largest = self._rules.cap(participant(client, self._accounts[client.client_id]))
         if not smallest * (1 - _TOLERANCE) <= rho <= largest * (1 + _TOLERANCE):
-            raise Refused(ErrorCode.OUT_OF_BOUNDS, f"rho must lie in [{smallest!r}, {largest!r}] in this round")
+            raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"rho must lie in [{smallest!r}, {largest!r}] in this round")
 
 
-def _budget_of(spec: TaskSpec, answer: Answer) -> Budget:
+def _budget_of(spec: TaskSpec, answer: BudgetAnswer) -> Budget:
     request = answer.request
     if isinstance(request, Decline):
         state, rho, reason = BudgetState.DECLINED, 0.0, request.reason
     elif (spec.game.policy == RewardPolicy.NONE) == isinstance(request, Declaration):
         expected = "{join: true}" if spec.game.policy == RewardPolicy.NONE else "{rho: ...}"
-        raise Refused(ErrorCode.OUT_OF_BOUNDS, f"under policy {spec.game.policy} the answer is {expected}")
+        raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"under policy {spec.game.policy} the answer is {expected}")
     elif isinstance(request, Declaration):
         state, rho, reason = BudgetState.DECLARED, request.rho, None
     else:

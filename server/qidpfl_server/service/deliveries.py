@@ -12,7 +12,7 @@ from qidpfl_shared.protocol.messages import UpdateReceipt
 
 from ..clock import Micros, as_datetime
 from ..domain import BudgetState, Client, Task, Update
-from ..errors import CoordinatorError, Refused
+from ..errors import CoordinatorError, RequestRefused
 from ..store.blobs import StagedBlob
 from ..store.transaction import Transaction
 from .desk import Desk, wake_when_complete
@@ -50,7 +50,7 @@ def first_receipts(
     for delivery in deliveries:
         try:
             outcomes.append(counter.known(delivery))
-        except Refused as refusal:
+        except RequestRefused as refusal:
             outcomes.append(refusal)
     return outcomes
 
@@ -89,16 +89,16 @@ class _Counter:
         known = desk.updates.get(delivery.client_id)
         if known is not None:
             if known.digest != delivery.digest:
-                raise Refused(ErrorCode.UPDATE_EXISTS, "another update of this client is stored for this round")
+                raise RequestRefused(ErrorCode.UPDATE_EXISTS, "another update of this client is stored for this round")
             return _receipt(desk.round_number, known)
         if delivery.at > desk.open_round().deliver_by:
-            raise Refused(ErrorCode.ROUND_CLOSED, "the time to deliver is over")
+            raise RequestRefused(ErrorCode.ROUND_CLOSED, "the time to deliver is over")
         budget = desk.budgets.get(delivery.client_id)
         if budget is None or budget.state is BudgetState.DECLINED:
             desk.require_invitation(delivery.client_id)
-            raise Refused(ErrorCode.BUDGET_MISSING, "no budget is declared for this round")
+            raise RequestRefused(ErrorCode.BUDGET_MISSING, "no budget is declared for this round")
         if delivery.digest in self._digests:
-            raise Refused(ErrorCode.UPDATE_REPLAYED, "these bytes are known from another round or client")
+            raise RequestRefused(ErrorCode.UPDATE_REPLAYED, "these bytes are known from another round or client")
         return None
 
     def take(self, delivery: StagedDelivery) -> UpdateReceipt:
@@ -125,7 +125,7 @@ class _Counter:
         assert size is not None
         largest = largest_norm(spec.privacy.mechanism.build(), size=size, rho=rho, dimension=spec.dimension)
         if math.sqrt(delivery.squared_norm) > largest:
-            raise Refused(ErrorCode.OUT_OF_BOUNDS, f"the norm of the vector is above {largest:.6g}, whatever its noise")
+            raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"the norm of the vector is above {largest:.6g}")
 
     @cached_property
     def _clients(self) -> dict[str, Client]:

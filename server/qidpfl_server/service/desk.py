@@ -8,8 +8,8 @@ from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import RoundState
 
 from ..clock import Micros
-from ..domain import Invitation, Round, Task
-from ..errors import Refused
+from ..domain import Round, RoundInvitation, Task
+from ..errors import RequestRefused
 from ..store.transaction import Transaction
 from .planning import round_is_complete
 
@@ -29,9 +29,9 @@ class Desk:
     def open_round(self) -> Round:
         """The round, which must be open."""
         if self.round_ is None:
-            raise Refused(ErrorCode.NOT_FOUND, f"round {self.round_number} has not been announced")
+            raise RequestRefused(ErrorCode.NOT_FOUND, f"round {self.round_number} has not been announced")
         if self.round_.state is not RoundState.OPEN or self.task.ended:
-            raise Refused(ErrorCode.ROUND_CLOSED, f"round {self.round_number} is {self.round_.state}")
+            raise RequestRefused(ErrorCode.ROUND_CLOSED, f"round {self.round_number} is {self.round_.state}")
         return self.round_
 
     def require_invitation(self, client_id: str) -> None:
@@ -39,10 +39,10 @@ class Desk:
         # A late joiner is not in the plan of a round that was open before it came.
         standing = Standing.SET_ASIDE if invitation is None else invitation.standing
         if standing is not Standing.INVITED:
-            raise Refused(ErrorCode.NOT_INVITED, f"standing in this round: {standing}")
+            raise RequestRefused(ErrorCode.NOT_INVITED, f"standing in this round: {standing}")
 
     @cached_property
-    def _invitations(self) -> dict[str, Invitation]:
+    def _invitations(self) -> dict[str, RoundInvitation]:
         """Read only when asked for: whoever has declared a budget was invited."""
         return self._tx.rounds.invitations(self.task.task_id, self.round_number, self._client_ids)
 

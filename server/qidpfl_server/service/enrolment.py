@@ -13,7 +13,7 @@ from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..clock import Micros, seconds
 from ..domain import Client, ClientState, EndReason, Task
-from ..errors import Refused
+from ..errors import RequestRefused
 from ..identifiers import hash_secret, new_id, new_secret
 from ..plugins.rules import custom_select, fail_by_rule, missing_rules
 from ..store.transaction import Transaction
@@ -25,21 +25,21 @@ def enrol(tx: Transaction, task_id: str, request: EnrolRequest, now: Micros) -> 
     """A new client, or the same one with a fresh token when its key is known and it has no profile yet."""
     code_hash, key_hash = hash_secret(request.enrolment_code), hash_secret(request.enrolment_key)
     if tx.tasks.task_of_code(code_hash) != task_id:
-        raise Refused(ErrorCode.UNAUTHENTICATED)
+        raise RequestRefused(ErrorCode.UNAUTHENTICATED)
     task = get_task_for_update(tx, task_id)
     _require_enrolling(task)
     token = new_secret()
     known = tx.clients.by_key(task_id, key_hash)
     if known is not None:
         if known.state is not ClientState.ENROLLED:
-            raise Refused(ErrorCode.ALREADY_ENROLLED)
+            raise RequestRefused(ErrorCode.ALREADY_ENROLLED)
         tx.clients.change(known.client_id, token_hash=hash_secret(token))
         client = known
     else:
         ordinal = _free_ordinal(tx, task, request.ordinal)
         client = Client(client_id=new_id(), task_id=task_id, ordinal=ordinal, state=ClientState.ENROLLED)
         if not tx.tasks.use_code(code_hash, client.client_id):
-            raise Refused(ErrorCode.CODE_USED)
+            raise RequestRefused(ErrorCode.CODE_USED)
         tx.clients.insert(client, key_hash=key_hash, token_hash=hash_secret(token), at=now)
         tx.tasks.note_enrolment(task_id, now)
         tx.events.add(task_id, "client.enrolled", at=now, detail=f"ordinal {ordinal}")
@@ -56,11 +56,11 @@ def store_profile(tx: Transaction, client_id: str, profile: Profile, now: Micros
     client = known_client(tx, client_id)
     if client.has_profile:
         if _profile_of(client) != profile:
-            raise Refused(ErrorCode.PROFILE_FROZEN)
+            raise RequestRefused(ErrorCode.PROFILE_FROZEN)
         return
     _require_enrolling(task)
     if client.state is ClientState.LEFT:
-        raise Refused(ErrorCode.PROFILE_FROZEN, "the client has left the task")
+        raise RequestRefused(ErrorCode.PROFILE_FROZEN, "the client has left the task")
     _check_profile(task, profile)
     tx.clients.change(
         client_id,
@@ -167,9 +167,9 @@ def _judge_late_joiner(tx: Transaction, task: Task, client_id: str) -> None:
 
 def _require_enrolling(task: Task) -> None:
     if task.ended:
-        raise Refused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
+        raise RequestRefused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
     if task.state is not TaskState.ENROLLING and not task.spec.rounds.late_joiners:
-        raise Refused(ErrorCode.TASK_NOT_ENROLLING)
+        raise RequestRefused(ErrorCode.TASK_NOT_ENROLLING)
 
 
 def _free_ordinal(tx: Transaction, task: Task, wished: int | None) -> int:
@@ -178,25 +178,25 @@ def _free_ordinal(tx: Transaction, task: Task, wished: int | None) -> int:
         places = min(places, task.spec.workload.partition.clients)
     taken = tx.clients.ordinals(task.task_id)
     if len(taken) >= places:
-        raise Refused(ErrorCode.TASK_FULL, f"all {places} places are taken")
+        raise RequestRefused(ErrorCode.TASK_FULL, f"all {places} places are taken")
     if wished is None:
         return next(ordinal for ordinal in range(places) if ordinal not in taken)
     if wished >= places:
-        raise Refused(ErrorCode.OUT_OF_BOUNDS, f"ordinals run from 0 to {places - 1}")
+        raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"ordinals run from 0 to {places - 1}")
     if wished in taken:
-        raise Refused(ErrorCode.ORDINAL_TAKEN, f"ordinal {wished} is taken")
+        raise RequestRefused(ErrorCode.ORDINAL_TAKEN, f"ordinal {wished} is taken")
     return wished
 
 
 def _check_profile(task: Task, profile: Profile) -> None:
     bounds, labels = task.spec.bounds, task.spec.workload.labels
     if len(profile.label_counts) != labels:
-        raise Refused(ErrorCode.HISTOGRAM_MISMATCH, f"label_counts must have {labels} entries")
+        raise RequestRefused(ErrorCode.HISTOGRAM_MISMATCH, f"label_counts must have {labels} entries")
     if profile.size > bounds.size_max:
-        raise Refused(ErrorCode.OUT_OF_BOUNDS, f"size must not exceed {bounds.size_max}")
+        raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"size must not exceed {bounds.size_max}")
     if not bounds.privacy_value_min <= profile.privacy_value <= bounds.privacy_value_max:
         allowed = f"[{bounds.privacy_value_min}, {bounds.privacy_value_max}]"
-        raise Refused(ErrorCode.OUT_OF_BOUNDS, f"privacy_value must lie in {allowed}")
+        raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"privacy_value must lie in {allowed}")
 
 
 def _profile_of(client: Client) -> Profile:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from qidpfl_shared.core.noise_audit import NoiseAudit, NoiseVerdict, alpha_per_upload
 from qidpfl_shared.protocol.task_spec import AuditMode
 
-from ..domain import Budget, Client, Invitation, Model, Round, Task, Update
+from ..domain import Budget, Client, Model, Round, RoundInvitation, Task, Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,7 @@ class Snapshot:
     round_: Round
     base: Model
     clients: dict[str, Client]
-    invitations: dict[str, Invitation]
+    invitations: dict[str, RoundInvitation]
     budgets: dict[str, Budget]
     updates: dict[str, Update]
 

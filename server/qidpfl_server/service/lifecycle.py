@@ -5,7 +5,7 @@ from qidpfl_shared.protocol.messages import TaskState
 
 from ..clock import Micros
 from ..domain import Client, ClientState, EndReason, Task
-from ..errors import Refused
+from ..errors import RequestRefused
 from ..store.transaction import Transaction
 
 
@@ -18,18 +18,18 @@ def end_task(tx: Transaction, task: Task, after: TaskState, reason: EndReason, n
 
 
 def get_task(tx: Transaction, task_id: str) -> Task:
-    """The task, for a transaction that only reads it. Raises `Refused` where there is none."""
+    """The task, for a transaction that only reads it. Raises `RequestRefused` where there is none."""
     return _require(tx.tasks.get(task_id))
 
 
 def get_task_for_update(tx: Transaction, task_id: str) -> Task:
-    """The task, locked until the end of a writing transaction. Raises `Refused` where there is none."""
+    """The task, locked until the end of a writing transaction. Raises `RequestRefused` where there is none."""
     return _require(tx.tasks.get_for_update(task_id))
 
 
 def _require(task: Task | None) -> Task:
     if task is None:
-        raise Refused(ErrorCode.NOT_FOUND, "there is no such task")
+        raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such task")
     return task
 
 
@@ -42,5 +42,5 @@ def known_client(tx: Transaction, client_id: str) -> Client:
     """The client with this id, which credentials have already vouched for."""
     client = tx.clients.get(client_id)
     if client is None:
-        raise Refused(ErrorCode.UNAUTHENTICATED)
+        raise RequestRefused(ErrorCode.UNAUTHENTICATED)
     return client

@@ -12,7 +12,7 @@ from qidpfl_shared.protocol.messages import RoundState, TaskState
 from qidpfl_shared.protocol.releases import histogram_release, release_of
 
 from ..clock import Micros, seconds
-from ..domain import Client, EndReason, Invitation, Round, Task
+from ..domain import Client, EndReason, Round, RoundInvitation, Task
 from ..plugins.rules import custom_reward, fail_by_rule
 from ..store.transaction import Transaction
 from .lifecycle import active_clients, end_task, known_client
@@ -124,7 +124,7 @@ def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Cl
     tx.rounds.invite(
         round_,
         [
-            Invitation(client_id=client.client_id, standing=standing, expected_rho=rho)
+            RoundInvitation(client_id=client.client_id, standing=standing, expected_rho=rho)
             for client, standing, rho in zip(clients, plan.standings, plan.budgets, strict=True)
         ],
     )

@@ -5,7 +5,7 @@ from qidpfl_shared.protocol.messages import ClientSummary
 
 from ..clock import Micros
 from ..domain import Client
-from ..errors import Refused
+from ..errors import RequestRefused
 from ..identifiers import hash_secret, new_secret
 from ..store.transaction import Transaction
 from .enrolment import leave
@@ -23,7 +23,7 @@ def revoke_client(tx: Transaction, task_id: str, client_id: str, now: Micros) ->
     get_task_for_update(tx, task_id)
     client = tx.clients.get(client_id)
     if client is None or client.task_id != task_id:
-        raise Refused(ErrorCode.NOT_FOUND, "there is no such client in this task")
+        raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such client in this task")
     leave(tx, client_id, now)
     # Nobody knows this secret: no token opens this account again.
     tx.clients.change(client_id, token_hash=hash_secret(new_secret()))

@@ -13,7 +13,7 @@ from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..clock import Micros
 from ..domain import ClientState, Model, Task
-from ..errors import Refused
+from ..errors import RequestRefused
 from ..identifiers import hash_secret, new_id, new_secret
 from ..plugins.rules import require_rules
 from ..store.blobs import Blobs, StagedBlob
@@ -24,7 +24,7 @@ from .models import initial_parameters, require_stored, save_model
 
 
 @dataclass(frozen=True)
-class CreatedTask:
+class NewTask:
     """A new task and its enrolment codes, which are shown here and never again."""
 
     task: Task
@@ -34,12 +34,12 @@ class CreatedTask:
 def task_spec(preset_name: str, overrides: Mapping[str, Any] | None) -> TaskSpec:
     """The spec of a preset with overrides, whose rules are loaded here.
 
-    Raises `Refused`, or pydantic's error for an impossible value.
+    Raises `RequestRefused`, or pydantic's error for an impossible value.
     """
     try:
         spec = preset(preset_name, overrides)
     except UnknownPreset as error:
-        raise Refused(ErrorCode.UNKNOWN_PRESET, str(error)) from error
+        raise RequestRefused(ErrorCode.UNKNOWN_PRESET, str(error)) from error
     require_rules(spec)
     return spec
 
@@ -65,16 +65,16 @@ def create_task(
     single_use_codes: int = 0,
     task_id: str | None = None,
     codes: tuple[str, ...] = (),
-) -> CreatedTask:
+) -> NewTask:
     """A new task that takes clients from now on; with one enrolment code for many, or some for one client each.
 
     Who has to write the code down before the task exists gives its id and code.
     """
     task_id = task_id or new_id()
     if tx.tasks.by_name(name) is not None:
-        raise Refused(ErrorCode.TASK_EXISTS, f"there is already a task named {name!r}")
+        raise RequestRefused(ErrorCode.TASK_EXISTS, f"there is already a task named {name!r}")
     if tx.tasks.get(name) is not None:
-        raise Refused(ErrorCode.TASK_EXISTS, f"{name!r} is the id of another task")
+        raise RequestRefused(ErrorCode.TASK_EXISTS, f"{name!r} is the id of another task")
     task = Task(
         task_id=task_id,
         name=name,
@@ -95,7 +95,7 @@ def create_task(
         tx.tasks.add_code(task.task_id, hash_secret(code), single_use=single_use_codes > 0)
     tx.events.add(task.task_id, "task.created", at=now, detail=name)
     tx.touch(task.task_id)
-    return CreatedTask(task, codes)
+    return NewTask(task, codes)
 
 
 def known_initial_model(tx: Transaction, task: Task, digest: str) -> Model | None:
@@ -104,9 +104,9 @@ def known_initial_model(tx: Transaction, task: Task, digest: str) -> Model | Non
     if known is not None and known.digest == digest:
         return known
     if task.ended:
-        raise Refused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
+        raise RequestRefused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
     if task.state is not TaskState.ENROLLING:
-        raise Refused(ErrorCode.MODEL_FROZEN, "the first round has been announced with another version 0")
+        raise RequestRefused(ErrorCode.MODEL_FROZEN, "the first round has been announced with another version 0")
     return None
 
 
@@ -128,11 +128,11 @@ def start_task(tx: Transaction, task_id: str, now: Micros) -> None:
     """Select now, without waiting for more clients. A task that already trains stays as it is."""
     task = get_task_for_update(tx, task_id)
     if task.ended:
-        raise Refused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
+        raise RequestRefused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
     if task.state is TaskState.ENROLLING:
         require_rules(task.spec)
         profiled = tx.clients.in_state(task_id, ClientState.PROFILED)
         if len(profiled) < task.spec.rounds.min_clients:
             detail = f"{len(profiled)} clients have a profile, {task.spec.rounds.min_clients} are needed"
-            raise Refused(ErrorCode.PROFILE_MISSING, detail)
+            raise RequestRefused(ErrorCode.PROFILE_MISSING, detail)
         select_clients(tx, task, now)

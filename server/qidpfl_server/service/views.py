@@ -31,7 +31,7 @@ from qidpfl_shared.protocol.task_spec import SelectionRule
 
 from ..clock import Micros, as_datetime, seconds_left
 from ..domain import Budget, BudgetState, Client, ClientState, Model, Round, Task, Update
-from ..errors import Refused
+from ..errors import RequestRefused
 from ..store.transaction import Transaction
 from .lifecycle import known_client
 
@@ -142,7 +142,7 @@ def round_result(tx: Transaction, task: Task, round_number: int) -> RoundResult:
     """A round and what came of it, with everybody's part once it is closed: for admin and viewer."""
     round_ = tx.rounds.get(task.task_id, round_number)
     if round_ is None:
-        raise Refused(ErrorCode.NOT_FOUND, f"round {round_number} has not been announced")
+        raise RequestRefused(ErrorCode.NOT_FOUND, f"round {round_number} has not been announced")
     payments = tx.rounds.payments(task.task_id, round_number)
     closed = round_.state is not RoundState.OPEN
     version = round_number if round_.state is RoundState.SETTLED else round_.base_version

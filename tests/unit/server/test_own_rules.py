@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qidpfl_server.errors import CoordinatorError, Refused
+from qidpfl_server.errors import CoordinatorError, RequestRefused
 from qidpfl_server.plugins.rules import custom_reward, custom_select, load_rules, missing_rules, require_rules
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.presets import preset
@@ -53,7 +53,7 @@ def test_a_task_without_rules_of_its_own_needs_none() -> None:
 
 
 def test_what_is_not_loaded_is_refused_with_the_file_that_is_needed() -> None:
-    with pytest.raises(Refused, match=r"--rules paying\.py is needed") as refusal:
+    with pytest.raises(RequestRefused, match=r"--rules paying\.py is needed") as refusal:
         require_rules(task(policy="paying"))
     assert refusal.value.code is ErrorCode.RULES_NOT_LOADED
 
@@ -61,7 +61,7 @@ def test_what_is_not_loaded_is_refused_with_the_file_that_is_needed() -> None:
 def test_a_file_without_the_function_that_is_needed_is_refused(tmp_path: Path) -> None:
     load_rules([file(tmp_path, "paying.py", REWARD)])
     require_rules(task(policy="paying"))
-    with pytest.raises(Refused, match=r"paying\.py has no function select"):
+    with pytest.raises(RequestRefused, match=r"paying\.py has no function select"):
         require_rules(task(rule="paying"))
 
 

@@ -21,7 +21,7 @@ from qidpfl_shared.protocol.messages import (
 )
 
 from ...clock import SECOND
-from ...service.declarations import Answer
+from ...service.declarations import BudgetAnswer
 from ...service.deliveries import Delivery
 from ...service.enrolment import enrol, leave, store_profile
 from ...service.planning import mark_coming_back
@@ -166,7 +166,7 @@ async def put_budget(
     request: Annotated[BudgetRequest, Body(examples=[{"rho": 0.05}])],
 ) -> BudgetReceipt:
     """The Stage II answer. May be changed once, to a decline, before the upload."""
-    answer = Answer(client_id=client_id, request=request, at=context.now())
+    answer = BudgetAnswer(client_id=client_id, request=request, at=context.now())
     receipt = await context.declarations.ask((task_id, round_number), answer)
     failpoint("declare.after_commit")
     return receipt

@@ -6,7 +6,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.fields import Message
 
-from ...errors import Refused, StoreBusy
+from ...errors import RequestRefused, StoreBusy
 from ..auth import Bearer, identify
 from ..context import Ctx
 from ..errors import responses
@@ -46,5 +46,5 @@ async def metrics(context: Ctx, credentials: Bearer) -> Response:
     if not context.settings.docs_are_open:
         caller = await identify(context, credentials)
         if caller.task_id is not None:
-            raise Refused(ErrorCode.UNAUTHENTICATED)
+            raise RequestRefused(ErrorCode.UNAUTHENTICATED)
     return Response(generate_latest(context.metrics.registry), media_type=CONTENT_TYPE_LATEST)

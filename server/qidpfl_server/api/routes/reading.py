@@ -13,7 +13,7 @@ from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import Event, ModelInfo, RoundResult, TaskView
 
 from ...domain import Model, Task
-from ...errors import Refused
+from ...errors import RequestRefused
 from ...ops.model_files import safetensors_bytes
 from ...service.lifecycle import get_task
 from ...service.retention import first_kept_version
@@ -117,7 +117,7 @@ async def get_events(
 ) -> StreamingResponse:
     """Server-sent events of a task; resumes after `Last-Event-ID`."""
     if await context.read(lambda tx: tx.tasks.get(task_id)) is None:
-        raise Refused(ErrorCode.NOT_FOUND, "there is no such task")
+        raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such task")
     return StreamingResponse(_feed(context, task_id, last_event_id), media_type="text/event-stream")
 
 
@@ -149,7 +149,7 @@ async def _task_and_model(context: Context, task_id: str, version: int) -> tuple
         task = get_task(tx, task_id)
         model = tx.tasks.model(task_id, version)
         if model is None or version < first_kept_version(tx, task):
-            raise Refused(ErrorCode.NOT_FOUND, f"there is no model version {version}, or no longer")
+            raise RequestRefused(ErrorCode.NOT_FOUND, f"there is no model version {version}, or no longer")
         return task, model
 
     return await context.read(look_up)

@@ -10,7 +10,7 @@ from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import CreatedTask, CreateTask, ModelInfo, TaskSummary
 from qidpfl_shared.protocol.wire import parse_content_digest
 
-from ...errors import Refused
+from ...errors import RequestRefused
 from ...service.lifecycle import get_task
 from ...service.settlement import stop_task
 from ...service.tasks import (
@@ -142,7 +142,7 @@ async def stop(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     """Settle the open round if enough updates are there, else void it; then end the task."""
     task = await context.read(lambda tx: tx.tasks.get(task_id))
     if task is None:
-        raise Refused(ErrorCode.NOT_FOUND, "there is no such task")
+        raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such task")
     if not task.ended:
         evaluator = context.scheduler.evaluator(task)
         await anyio.to_thread.run_sync(stop_task, context.store, task_id, evaluator, context.now())

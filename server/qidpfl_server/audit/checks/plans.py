@@ -20,7 +20,7 @@ from ..report import Report
 _TOLERANCE = 1e-9
 
 
-class Planner:
+class PlanAuditor:
     """Plans the rounds of a task one after the other, each with what was left of budgets and money before it.
 
     `accounts` are the whole ledgers: the histogram first, then the updates.

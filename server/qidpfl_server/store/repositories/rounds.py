@@ -9,7 +9,7 @@ from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState
 
-from ...domain import Budget, BudgetState, Invitation, Round, Update
+from ...domain import Budget, BudgetState, Round, RoundInvitation, Update
 from ..schema import budgets, invitations, payments, rounds, updates
 from ..soundness import rows_of
 from .round_queries import (
@@ -71,7 +71,7 @@ class RoundRows:
         )
         return self._connection.execute(update(rounds).where(*where).values(**values)).rowcount == 1
 
-    def invite(self, known: Round, standings: Sequence[Invitation]) -> None:
+    def invite(self, known: Round, standings: Sequence[RoundInvitation]) -> None:
         rows = [
             _key(known, invitation.client_id)
             | {"standing": invitation.standing, "expected_rho": invitation.expected_rho}
@@ -82,7 +82,7 @@ class RoundRows:
 
     def invitations(
         self, task_id: str, round_number: int, among: Collection[str] | None = None
-    ) -> dict[str, Invitation]:
+    ) -> dict[str, RoundInvitation]:
         """The invitations of a round, by client; only of some clients where `among` names them."""
         return {row.client_id: _invitation(row) for row in self._of_round(invitations, task_id, round_number, among)}
 
@@ -237,8 +237,8 @@ def _budget(row: Row[Any]) -> Budget:
 
 
 @rows_of(invitations)
-def _invitation(row: Row[Any]) -> Invitation:
-    return Invitation(client_id=row.client_id, standing=Standing(row.standing), expected_rho=row.expected_rho)
+def _invitation(row: Row[Any]) -> RoundInvitation:
+    return RoundInvitation(client_id=row.client_id, standing=Standing(row.standing), expected_rho=row.expected_rho)
 
 
 @rows_of(payments)
