@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qidpfl_client.journal.journal import Journal
-from qidpfl_client.journal.ledger import OwnLedger, read_ledger
+from qidpfl_client.journal.ledger import JournalLedger, read_ledger
 from support.containers import NO_TIMEOUTS, Container, Testbed, cleaned_up, output, wait_for_the_end, wait_until
 
 OVERRIDES = {"rounds": NO_TIMEOUTS | {"expected_clients": 5}}
@@ -27,7 +27,7 @@ class Story:
     states: dict[str, dict[str, str]]
     writes: dict[str, str]
     stopped: tuple[int | None, ...]
-    ledgers: list[OwnLedger]
+    ledgers: list[JournalLedger]
 
     def table(self, name: str) -> list[dict[str, str]]:
         with (self.results / "testbed" / f"{name}.csv").open() as file:
@@ -117,7 +117,7 @@ def secrets_of(coordinator: Container) -> tuple[str, ...]:
     return tuple(output(*command, path).strip() for path in paths)
 
 
-def ledger_of(client: Container, folder: Path) -> OwnLedger:
+def ledger_of(client: Container, folder: Path) -> JournalLedger:
     """What a client has written down, from a copy of its journal."""
     output("docker", "cp", f"{client.name}:/journal/.", str(folder))
     with Journal(folder / "journal.sqlite") as journal:

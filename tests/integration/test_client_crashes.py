@@ -163,7 +163,7 @@ def test_an_older_copy_of_the_journal_does_not_release_a_round_again(
     scene = stage()
     restore(scene, backup_at, lost_at)
     assert scene.played_on() == []
-    assert "round/1: released already, says the coordinator; it is not made again" in scene.client.said
+    assert "round/1: the coordinator already has this release; the client does not repeat it" in scene.client.said
 
 
 def restore(scene: Scene, backup_at: str, lost_at: str) -> None:

@@ -8,30 +8,30 @@ import pytest
 from qidpfl_client.api import connect
 from qidpfl_client.errors import ClientError, UntrustedCoordinator
 from qidpfl_client.journal.journal import Journal
-from qidpfl_client.journal.ledger import OwnLedger, read_ledger
+from qidpfl_client.journal.ledger import JournalLedger, read_ledger
 from qidpfl_client.owner import Owner
-from qidpfl_client.participant.runner import take_part
+from qidpfl_client.participant.runner import run_until_finished
 from qidpfl_shared.protocol.messages import SpendState, TaskState
 from qidpfl_shared.protocol.presets import preset
 from support.hostile_coordinator import CODE, TASK, HostileCoordinator, serving
-from support.synthetic_clients import applicant
+from support.synthetic_clients import enrolment
 
 HISTOGRAM_RHO = 0.1
 OTHER_SPEC = preset("digits", {"game": {"horizon": 3}, "bounds": {"rho_max": 50.0}})
 
 
-def take_part_in(hostile: HostileCoordinator, journal: Path, owner: Owner | None = None) -> OwnLedger:
+def take_part_in(hostile: HostileCoordinator, journal: Path, owner: Owner | None = None) -> JournalLedger:
     """What the ledger says when the task has ended."""
     with connect(hostile.url) as http, Journal(journal) as opened:
-        end = take_part(applicant(http, CODE, opened, owner=owner or Owner()), patience_s=1, first_contact_s=1)
+        end = run_until_finished(enrolment(http, CODE, opened, owner=owner or Owner()), patience_s=1, first_contact_s=1)
         assert end.task_state is TaskState.FINISHED
         return read_ledger(opened)
 
 
-def refusal_of(hostile: HostileCoordinator, journal: Path) -> tuple[str, OwnLedger]:
+def refusal_of(hostile: HostileCoordinator, journal: Path) -> tuple[str, JournalLedger]:
     with connect(hostile.url) as http, Journal(journal) as opened:
         with pytest.raises(UntrustedCoordinator) as caught:
-            take_part(applicant(http, CODE, opened), patience_s=1, first_contact_s=1)
+            run_until_finished(enrolment(http, CODE, opened), patience_s=1, first_contact_s=1)
         assert "\n" not in str(caught.value)
         return str(caught.value), read_ledger(opened)
 
@@ -68,7 +68,7 @@ def test_an_announcement_that_contradicts_the_task_is_refused(lie: dict[str, Any
     nothing_but_the_first_round(hostile, ledger)
 
 
-def nothing_but_the_first_round(hostile: HostileCoordinator, ledger: OwnLedger) -> None:
+def nothing_but_the_first_round(hostile: HostileCoordinator, ledger: JournalLedger) -> None:
     assert len(hostile.declared) == len(hostile.received) == 1
     assert [entry.release for entry in ledger.entries] == ["histogram", "round/1"]
     assert ledger.spent_rho == pytest.approx(HISTOGRAM_RHO + hostile.declared[0]["rho"])
@@ -169,8 +169,8 @@ def test_a_ledger_that_no_client_could_have_is_refused(lie: dict[str, Any], jour
 
 def test_a_coordinator_that_turns_the_client_away_is_one_line(journal: Path) -> None:
     with serving(HostileCoordinator()) as hostile, connect(hostile.url) as http, Journal(journal) as opened:
-        stranger = applicant(http, CODE.replace(TASK, "another-task"), opened)
+        stranger = enrolment(http, CODE.replace(TASK, "another-task"), opened)
         with pytest.raises(ClientError) as caught:
-            take_part(stranger, patience_s=1, first_contact_s=1)
+            run_until_finished(stranger, patience_s=1, first_contact_s=1)
     assert "\n" not in str(caught.value) and hostile.enrolled == 0
     assert not journal.exists()

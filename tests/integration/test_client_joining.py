@@ -12,13 +12,13 @@ import pytest
 from qidpfl_client.api import connect
 from qidpfl_client.errors import ClientError, JournalError, Misconfigured, OwnerLimit
 from qidpfl_client.journal.journal import Entry, Journal
-from qidpfl_client.journal.ledger import OwnLedger, read_ledger
+from qidpfl_client.journal.ledger import JournalLedger, read_ledger
 from qidpfl_client.owner import Owner, Prices
-from qidpfl_client.participant.runner import take_part
+from qidpfl_client.participant.runner import run_until_finished
 from qidpfl_shared.protocol.messages import SpendState
 from qidpfl_shared.protocol.presets import preset
 from support.hostile_coordinator import CODE, TASK, HostileCoordinator, serving
-from support.synthetic_clients import SyntheticData, SyntheticLearner, applicant
+from support.synthetic_clients import SyntheticData, SyntheticLearner, enrolment
 
 OTHER_RECORDS = SyntheticData(SyntheticLearner(fingerprint="other records"))
 WITHOUT_PARTITION = preset("digits", {"game": {"horizon": 3}, "workload": {"partition": None}})
@@ -40,13 +40,13 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / "journal.sqlite"
 
 
-def play(coordinator: HostileCoordinator, path: Path, *, first_contact_s: float = 1.0, **options: Any) -> OwnLedger:
+def play(coordinator: HostileCoordinator, path: Path, *, first_contact_s: float = 1.0, **options: Any) -> JournalLedger:
     with connect(coordinator.url) as http, Journal(path) as journal:
-        take_part(applicant(http, CODE, journal, **options), patience_s=30, first_contact_s=first_contact_s)
+        run_until_finished(enrolment(http, CODE, journal, **options), patience_s=30, first_contact_s=first_contact_s)
         return read_ledger(journal)
 
 
-def states(ledger: OwnLedger) -> list[tuple[str, SpendState]]:
+def states(ledger: JournalLedger) -> list[tuple[str, SpendState]]:
     return [(entry.release, entry.state) for entry in ledger.entries if entry.release != "histogram"]
 
 
@@ -57,7 +57,7 @@ def other_task(path: Path, *, spent: float) -> None:
     )
     with Journal(path) as journal:
         with serving(HostileCoordinator(ended=True)) as coordinator, connect(coordinator.url) as http:
-            known = applicant(http, CODE, journal)._read_task()
+            known = enrolment(http, CODE, journal)._read_task()
         journal.save_membership(replace(known, task_id="other"))
         journal.bind(SyntheticLearner().fingerprint)
         journal.reserve(entry, account=journal.account())

@@ -7,11 +7,11 @@ from pathlib import Path
 import httpx
 
 from qidpfl_client.journal.journal import Journal
-from qidpfl_client.participant.runner import take_part
+from qidpfl_client.participant.runner import run_until_finished
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode, Problem
 from qidpfl_shared.protocol.messages import SpendState, TaskState
 from support.coordinators import ScriptedClient, move_deadline, running
-from support.synthetic_clients import applicant
+from support.synthetic_clients import enrolment
 
 
 class FirstUploadTooLate(httpx.BaseTransport):
@@ -48,7 +48,7 @@ def test_a_round_that_is_opened_again_gets_the_same_bytes(tmp_path: Path) -> Non
             httpx.Client(transport=transport, base_url=coordinator.url, timeout=60) as http,
             Journal(tmp_path / "journal.sqlite") as journal,
         ):
-            end = take_part(applicant(http, code, journal), patience_s=30.0, first_contact_s=10.0)
+            end = run_until_finished(enrolment(http, code, journal), patience_s=30.0, first_contact_s=10.0)
             entries = {entry.release: entry for entry in journal.entries(task_id)}
         for thread in threads:
             thread.join()

@@ -1,23 +1,23 @@
 """Clients that break a rule on purpose: what the fault tests must notice."""
 
 from qidpfl_client.journal.journal import Entry, Journal
-from qidpfl_client.participant.participant import Participant
-from qidpfl_client.participant.session import Applicant
+from qidpfl_client.participant.participant import TaskParticipant
+from qidpfl_client.participant.session import Enrolment
 from qidpfl_shared.protocol.messages import RoundOffer, SpendState
 
 
 def noise_again_instead_of_sending_again() -> None:
     """Make a new update where one may have been sent already."""
-    answer = Participant._answer
+    answer = TaskParticipant._answer
 
-    def anew(self: Participant, offer: RoundOffer) -> None:
+    def anew(self: TaskParticipant, offer: RoundOffer) -> None:
         entry = self._journal.entry(self._api.task_id, f"round/{offer.round_number}")
         if entry is not None and entry.state is SpendState.SPENT and not entry.acknowledged:
             self._deliver(offer, entry)
         else:
             answer(self, offer)
 
-    Participant._answer = anew  # type: ignore[method-assign]
+    TaskParticipant._answer = anew  # type: ignore[method-assign]
 
 
 def write_down_after_sending() -> None:
@@ -50,4 +50,4 @@ def write_down_after_sending() -> None:
 
 def read_no_ledger_of_the_coordinator() -> None:
     """Trust an older copy of the journal."""
-    Applicant._reconcile = lambda *_: None  # type: ignore[method-assign]
+    Enrolment._reconcile = lambda *_: None  # type: ignore[method-assign]

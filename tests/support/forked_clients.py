@@ -13,9 +13,9 @@ from typing import Any
 from qidpfl_client.api import connect
 from qidpfl_client.journal.journal import Journal
 from qidpfl_client.owner import Owner
-from qidpfl_client.participant.runner import take_part
+from qidpfl_client.participant.runner import run_until_finished
 from support import forked_coordinators
-from support.synthetic_clients import applicant
+from support.synthetic_clients import enrolment
 
 _PATIENCE_S = 120.0
 _forks = multiprocessing.get_context("forkserver")
@@ -82,4 +82,4 @@ def _take_part(
 
     options: dict[str, Any] = {"owner": owner, "report": report}
     with connect(server) as http, Journal(path) as journal:
-        take_part(applicant(http, code, journal, **options), patience_s=60, first_contact_s=10)
+        run_until_finished(enrolment(http, code, journal, **options), patience_s=60, first_contact_s=10)

@@ -1,4 +1,4 @@
-"""Records without any torch: a learner whose updates are noise of the declared size, and an applicant that has it."""
+"""Records without any torch: a learner whose updates are noise of the declared size, and an enrolment that uses it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from qidpfl_client.api import Retries, TaskApi, split_code
 from qidpfl_client.journal.journal import Journal
 from qidpfl_client.noise import NoiseSource, SystemNoise
 from qidpfl_client.owner import Owner
-from qidpfl_client.participant.session import Applicant
+from qidpfl_client.participant.session import ClientContext, Enrolment
 from qidpfl_shared.protocol.task_spec import PrivacySpec, TaskSpec
 from qidpfl_shared.protocol.wire import Vector32
 
@@ -58,20 +58,19 @@ class SyntheticData:
         return self.records
 
 
-def applicant(
+def enrolment(
     http: httpx.Client, code: str, journal: Journal, *, report: Callable[[str], None] = lambda _: None, **options: Any
-) -> Applicant:
-    """An applicant with synthetic records, where nothing else is said."""
+) -> Enrolment:
+    """An enrolment with synthetic records; `options` replace fields of it or of its context."""
     task_id, _ = split_code(code)
-    fields: dict[str, Any] = {
+    context: dict[str, Any] = {
         "api": TaskApi(http, task_id=task_id, retries=FAST_RETRIES),
         "journal": journal,
         "owner": Owner(),
-        "code": code,
-        "open_data": SyntheticData(),
         "noise": SystemNoise(),
         "report": report,
-        # Tests that start a coordinator again find it at another port.
-        "moved": True,
     }
-    return Applicant(**fields | options)
+    context |= {name: options.pop(name) for name in [*options] if name in ClientContext.__dataclass_fields__}
+    # Tests that start a coordinator again find it at another port.
+    fields: dict[str, Any] = {"code": code, "open_data": SyntheticData(), "moved": True}
+    return Enrolment(context=ClientContext(**context), **fields | options)

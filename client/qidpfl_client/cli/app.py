@@ -22,12 +22,12 @@ from ..journal.journal import Journal
 from ..journal.ledger import as_json, lines, read_ledger
 from ..owner import Owner, Prices
 from ..participant.data_source import OpenData
-from ..participant.runner import SHORT_RETRIES, take_part
-from ..participant.session import Applicant
+from ..participant.runner import SHORT_RETRIES, run_until_finished
+from ..participant.session import ClientContext, Enrolment
 from ..sdk.client import TaskApi, connect, split_code
 from . import options
 from .options import guarded
-from .progress import Progress
+from .progress import ProgressDisplay
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="The QI-DPFL client.")
 
@@ -45,7 +45,7 @@ def run_command(
     journal: JournalPath = Path("qidpfl-journal.sqlite"),
     ordinal: Annotated[int | None, typer.Option(min=0, help="wished place, i.e. shard, in a testbed")] = None,
     moved: options.Moved = False,
-    workload: options.OwnWorkload = None,
+    workload: options.CustomWorkload = None,
     data_dir: options.DataDir = None,
     all_records: options.AllRecords = False,
     device: options.Device = "auto",
@@ -82,19 +82,22 @@ def run_command(
     options.warn_if_unsafe(unsafe_seed)
     secret = options.enrolment_code(code, code_file)
     task_id, _ = split_code(secret)
-    with Progress() as progress, connect(server, insecure=insecure) as http, Journal(journal) as opened:
-        applicant = Applicant(
+    with ProgressDisplay() as progress, connect(server, insecure=insecure) as http, Journal(journal) as opened:
+        context = ClientContext(
             api=TaskApi(http, task_id=task_id, retries=SHORT_RETRIES),
             journal=opened,
             owner=owner,
-            code=secret,
-            open_data=_local_data(device, data_dir, workload, all_records=all_records, threads=os.cpu_count() or 1),
             noise=options.noise_source(unsafe_seed),
             report=progress.say,
+        )
+        enrolment = Enrolment(
+            context=context,
+            code=secret,
+            open_data=_local_data(device, data_dir, workload, all_records=all_records, threads=os.cpu_count() or 1),
             ordinal=ordinal,
             moved=moved,
         )
-        end = take_part(applicant, patience_s=patience, first_contact_s=first_contact)
+        end = run_until_finished(enrolment, patience_s=patience, first_contact_s=first_contact)
         progress.say(f"the task is {end.task_state}: {end.reason}")
         ledger = read_ledger(opened)
         progress.say(f"earned {from_micro(ledger.earned_micro):.6f}; {ledger.statement}")
@@ -109,7 +112,7 @@ def fleet_command(
     code_file: options.CodeFile = None,
     journals: Annotated[Path, typer.Option(help="folder of the members' journals")] = Path("qidpfl-fleet"),
     workers: Annotated[int | None, typer.Option(min=1, help="threads that train  [default: the cores]")] = None,
-    workload: options.OwnWorkload = None,
+    workload: options.CustomWorkload = None,
     data_dir: options.DataDir = None,
     device: options.Device = "auto",
     privacy_value: options.PrivacyValue = "0.95:1.05",
@@ -166,14 +169,14 @@ def fleet_command(
     )
     workers = workers or os.cpu_count() or 1
     with (
-        Progress() as progress,
+        ProgressDisplay() as progress,
         connect(server, insecure=insecure, connections=workers + 2) as http,
         # One thread for each that trains, whatever their number: sums come out alike, to the last bit.
         plan.members(http, _local_data(device, data_dir, workload, threads=1), progress.say) as members,
     ):
         Fleet(members, workers=workers, watch=plan.api(http)).run()
         failed = [member for member in members if member.failure is not None]
-        earned = sum(read_ledger(member.applicant.journal).earned_micro for member in members)
+        earned = sum(read_ledger(member.enrolment.context.journal).earned_micro for member in members)
         progress.say(
             f"{len(members) - len(failed)} of {len(members)} members ended well; earned {from_micro(earned):.6f}"
         )
@@ -229,4 +232,4 @@ def _local_data(
     from ..training.devices import choose_device
 
     torch.set_num_threads(threads)
-    return LocalData(device=choose_device(device), data_dir=data_dir, own_workload=workload, all_records=all_records)
+    return LocalData(device=choose_device(device), data_dir=data_dir, custom_workload=workload, all_records=all_records)

@@ -28,7 +28,7 @@ Moved = Annotated[
 DataDir = Annotated[
     Path | None, typer.Option(envvar="QIDPFL_DATA_DIR", help="folder of the data sets  [default: downloaded once]")
 ]
-OwnWorkload = Annotated[
+CustomWorkload = Annotated[
     str | None,
     typer.Option("--workload", envvar="QIDPFL_WORKLOAD", help="a workload of yours: module:Class or file.py:Class"),
 ]

@@ -7,14 +7,14 @@ from rich.console import Console
 from rich.status import Status
 
 
-class Progress:
+class ProgressDisplay:
     """Lines to standard error, each with its time; the latest one also beside a spinner on a terminal."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False, markup=False)
         self._status: Status | None = None
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressDisplay":
         if self._console.is_terminal:
             self._status = self._console.status("connecting")
             self._status.start()

@@ -33,8 +33,8 @@ class Behaviour(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unreliable:
-    """A `Conduct`: misses rounds with some probability, and waits up to `delay_up_to_s` before it trains.
+class UnreliableDelivery:
+    """A `DeliveryPolicy`: misses rounds with some probability, and waits up to `delay_up_to_s` before it trains.
 
     Both are functions of (seed, ordinal, round), so that a member that is asked again answers the same.
     """

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from qidpfl_shared.protocol.messages import Announcement, TaskState
 
 from ..errors import ClientError, Unavailable, Unreachable
-from ..participant.conduct import HONEST, Conduct
-from ..participant.participant import Later, Participant
-from ..participant.runner import Outage
-from ..participant.session import Applicant
+from ..participant.participant import IMMEDIATE_DELIVERY, DeliveryPolicy, RetryLater, TaskParticipant
+from ..participant.runner import ReconnectPolicy
+from ..participant.session import Enrolment
 from ..sdk.client import TaskApi
 
 _LONG_POLL_S = 20.0
@@ -32,10 +31,10 @@ _LONGEST_SILENCE_S = 2 * _LONG_POLL_S
 class Member:
     """One participant of the fleet, and where it is."""
 
-    applicant: Applicant
-    outage: Outage
-    conduct: Conduct = HONEST
-    participant: Participant | None = None
+    enrolment: Enrolment
+    reconnect: ReconnectPolicy
+    delivery: DeliveryPolicy = IMMEDIATE_DELIVERY
+    participant: TaskParticipant | None = None
     end: Announcement | None = None
     failure: Exception | None = None
     busy: bool = False
@@ -50,15 +49,17 @@ class Member:
         """Do what there is to do; the seconds after which to look again come back, None: at the next news."""
         try:
             if self.participant is None:
-                self.participant = Participant(self.applicant, self.applicant.take_seat(), conduct=self.conduct)
-                self.outage.over()
+                self.participant = TaskParticipant(
+                    self.enrolment.context, self.enrolment.join(), delivery=self.delivery
+                )
+                self.reconnect.connected()
             self.end = self.participant.step(wait_s=0)
-            self.outage.over()
-        except Later as pause:
-            self.outage.over()
+            self.reconnect.connected()
+        except RetryLater as pause:
+            self.reconnect.connected()
             return pause.seconds
         except (Unreachable, Unavailable) as error:
-            return self.outage.pause_s(error)
+            return self.reconnect.pause_s(error)
         return None
 
 
@@ -139,7 +140,7 @@ class Fleet:
             pause = message.future.result()
         except Exception as error:
             member.failure = error
-            member.applicant.report(f"gives up: {error}")
+            member.enrolment.context.report(f"gives up: {error}")
             return
         if behind:
             self._submit(pool, member)
@@ -148,7 +149,7 @@ class Fleet:
 
     def _any_token(self) -> str | None:
         """The token of a member that is still taking part."""
-        return next((member.applicant.api.token for member in self._members if _is_seated(member)), None)
+        return next((member.enrolment.context.api.token for member in self._members if _has_joined(member)), None)
 
     def _watch_for_news(self) -> None:
         seen = (0, 0)
@@ -173,5 +174,5 @@ class Fleet:
                 seen = (news.round.round_number, news.round.attempt)
 
 
-def _is_seated(member: Member) -> bool:
+def _has_joined(member: Member) -> bool:
     return member.participant is not None and member.failure is None

@@ -16,11 +16,11 @@ from ..journal.journal import Journal
 from ..noise import NoiseSource, SystemNoise, UnsafeSeededNoise
 from ..owner import Owner
 from ..participant.data_source import DataSource, OpenData
-from ..participant.runner import SHORT_RETRIES, Outage
-from ..participant.session import Applicant
+from ..participant.runner import SHORT_RETRIES, ReconnectPolicy
+from ..participant.session import ClientContext, Enrolment
 from ..sdk.client import TaskApi, split_code
-from ..sdk.model_cache import Models
-from .behaviours import Behaviour, Unreliable, assign, behaving_data, behaving_owner
+from ..sdk.model_cache import ModelCache
+from .behaviours import Behaviour, UnreliableDelivery, assign, behaving_data, behaving_owner
 from .fleet import Member
 
 Report = Callable[[str], None]
@@ -51,7 +51,7 @@ class FleetPlan:
     def members(self, http: httpx.Client, open_data: OpenData, report: Report) -> Iterator[list[Member]]:
         """All members, with their journals open."""
         behaviours = assign(clients=self.clients, shares=self.shares, seed=self.seed)
-        common = _Common(http=http, open_data=_opened_once(open_data), models=Models(), report=report)
+        common = _Common(http=http, open_data=_opened_once(open_data), models=ModelCache(), report=report)
         with ExitStack() as opened:
             journals = [opened.enter_context(Journal(self._path(ordinal))) for ordinal in range(self.clients)]
             yield [
@@ -65,20 +65,26 @@ class FleetPlan:
 
         drawn = options.privacy_value(self.privacy_value, random.Random(f"{self.seed}/{ordinal}"))
         owner = replace(self.owner, privacy_value=drawn)
-        applicant = Applicant(
+        context = ClientContext(
             api=self.api(common.http),
             journal=journal,
             owner=behaving_owner(owner, behaviour),
-            code=self.code,
-            open_data=behaving_data(common.open_data, behaviour),
             noise=self._noise(ordinal),
             report=say,
-            ordinal=ordinal,
             models=common.models,
         )
-        outage = Outage(patience_s=self.patience_s, first_contact_s=self.first_contact_s, report=say)
-        conduct = Unreliable(dropout=self.dropout, delay_up_to_s=self.delay_up_to_s, seed=self.seed, ordinal=ordinal)
-        return Member(applicant=applicant, outage=outage, conduct=conduct)
+        return Member(
+            enrolment=Enrolment(
+                context=context,
+                code=self.code,
+                open_data=behaving_data(common.open_data, behaviour),
+                ordinal=ordinal,
+            ),
+            reconnect=ReconnectPolicy(patience_s=self.patience_s, first_contact_s=self.first_contact_s, report=say),
+            delivery=UnreliableDelivery(
+                dropout=self.dropout, delay_up_to_s=self.delay_up_to_s, seed=self.seed, ordinal=ordinal
+            ),
+        )
 
     def _noise(self, ordinal: int) -> NoiseSource:
         """Noise of a member's own: known to nobody, unless the whole fleet is in test mode."""
@@ -96,7 +102,7 @@ class _Common:
 
     http: httpx.Client
     open_data: OpenData
-    models: Models
+    models: ModelCache
     report: Report
 
 

@@ -14,7 +14,7 @@ from .journal import Entry, Journal, Membership
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnLedger:
+class JournalLedger:
     """Everything that one journal knows, added up over all servers and tasks."""
 
     memberships: tuple[Membership, ...]
@@ -38,12 +38,12 @@ class OwnLedger:
         return f"every record: {self.spent_rho:.4g}-zCDP, that is ({self.epsilon:.4g}, {self.delta:g})-DP"
 
 
-def read_ledger(journal: Journal, *, delta: float | None = None) -> OwnLedger:
+def read_ledger(journal: Journal, *, delta: float | None = None) -> JournalLedger:
     """The ledger of a journal, at the delta of its latest task unless another one is given."""
     memberships, entries = journal.memberships(), journal.entries()
     limits = [math.inf if item.lifetime_rho is None else item.lifetime_rho for item in memberships]
     lifetime = limits[-1] if limits else math.inf
-    return OwnLedger(
+    return JournalLedger(
         memberships=tuple(memberships),
         entries=tuple(entries),
         spent_rho=math.fsum(_proven(entries, SpendState.SPENT, SpendState.SPENT_UNPAID)),
@@ -55,7 +55,7 @@ def read_ledger(journal: Journal, *, delta: float | None = None) -> OwnLedger:
     )
 
 
-def as_json(ledger: OwnLedger) -> str:
+def as_json(ledger: JournalLedger) -> str:
     """The ledger for programs: money in micro-units, null for what is unlimited or not guaranteed."""
     body: dict[str, Any] = {
         "entries": [
@@ -84,7 +84,7 @@ def as_json(ledger: OwnLedger) -> str:
     return json.dumps(body, indent=2)
 
 
-def lines(ledger: OwnLedger) -> list[tuple[str, ...]]:
+def lines(ledger: JournalLedger) -> list[tuple[str, ...]]:
     """The entries as rows of a table: task, release, mechanism, state, declared, proven, paid."""
     return [
         (

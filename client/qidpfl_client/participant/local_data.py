@@ -31,12 +31,12 @@ class LocalData:
 
     device: torch.device
     data_dir: Path | None = None
-    own_workload: str | None = None
+    custom_workload: str | None = None
     all_records: bool = False
 
     def __call__(self, spec: TaskSpec) -> "OpenedData":
         wanted = spec.workload.whole if self.all_records else spec.workload
-        workload = load_workload(wanted, data_dir=self.data_dir, own=self.own_workload)
+        workload = load_workload(wanted, data_dir=self.data_dir, own=self.custom_workload)
         network = workload.network()
         check_layout(network, spec.layout)
         check_records_stay_apart(network)

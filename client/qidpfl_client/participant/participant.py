@@ -1,11 +1,12 @@
-"""The participant: wait, declare, train, noise, upload, read the payment; over and over.
+"""The participant: wait for a round, declare a budget, train, add noise, upload, read the payment.
 
-Every step is written to the journal before the next one begins, so that a participant killed anywhere goes on where it
-was: with the same noised bytes if there are any, and without any second release.
+The participant writes every step to the journal before the next one begins. Killed at any point, it continues from the
+journal: it sends the same noised bytes again, and never makes a second release.
 """
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.privacy.account import ReleaseRefused
@@ -18,35 +19,60 @@ from ..errors import Conflict, Refused, RoundClosed, UntrustedCoordinator
 from ..journal.journal import Entry
 from ..journal.releases import round_entry
 from .bidding import NoBid, decide
-from .conduct import HONEST, Conduct
-from .session import Applicant, Seat
+from .session import ClientContext, TaskSession
 from .verification import SeenOffer, check_offer
 
 
-class Later(Exception):
-    """The participant has nothing to do for so many seconds."""
+class RetryLater(Exception):
+    """The participant has nothing to do for `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"{seconds:.3g} s")
         self.seconds = seconds
 
 
-class Participant:
-    """One data set's part in one task, once it has a seat there."""
+class DeliveryPolicy(Protocol):
+    """Whether and when a participant delivers what it declared. Testbeds use it for slow clients and drop-outs."""
 
-    def __init__(self, applicant: Applicant, seat: Seat, *, conduct: Conduct = HONEST) -> None:
-        self._applicant = applicant
-        self._api = applicant.api
-        self._journal = applicant.journal
-        self._noise = applicant.noise
-        self._report = applicant.report
-        # Bids follow the privacy value that the profile committed to.
-        self._owner = replace(applicant.owner, privacy_value=seat.profile.privacy_value)
-        self._spec = seat.spec
-        self._learner = seat.learner
-        self._conduct = conduct
+    def delivers(self, round_number: int) -> bool:
+        """Whether the participant delivers in this round."""
+
+    def delay_s(self, round_number: int) -> float:
+        """How long the participant waits before it trains."""
+
+
+@dataclass(frozen=True)
+class ImmediateDelivery:
+    """Delivers every declared update as soon as it is ready."""
+
+    def delivers(self, round_number: int) -> bool:
+        return True
+
+    def delay_s(self, round_number: int) -> float:
+        return 0.0
+
+
+IMMEDIATE_DELIVERY = ImmediateDelivery()
+
+
+class TaskParticipant:
+    """The part of one data set in one task, after the client has joined it."""
+
+    def __init__(
+        self, context: ClientContext, session: TaskSession, *, delivery: DeliveryPolicy = IMMEDIATE_DELIVERY
+    ) -> None:
+        self._context = context
+        self._api = context.api
+        self._journal = context.journal
+        self._noise = context.noise
+        self._report = context.report
+        # Bids use the privacy value that the profile has committed to.
+        self._owner = replace(context.owner, privacy_value=session.profile.privacy_value)
+        self._spec = session.spec
+        self._learner = session.learner
+        self._delivery = delivery
         self._seen = (0, 0)
-        # What training costs is known from the round before, also after a restart.
+        # The journal keeps the last training time, so that a restarted client also knows what training costs.
         self._training_s = self._journal.last_training_s(self._api.task_id) or 0.0
         self._started_at: dict[int, float] = {}
         self._selected: bool | None = None
@@ -95,7 +121,7 @@ class Participant:
             self._deliver(offer, entry)
 
     def _bid(self, offer: RoundOffer) -> Entry | None:
-        account = self._applicant.account(self._spec)
+        account = self._context.account(self._spec)
         fixed = self._owner.prices.of_round(
             size=self._learner.size, training_s=self._training_s, transferred_bytes=2 * self._spec.layout.byte_length
         )
@@ -142,7 +168,7 @@ class Participant:
         return True
 
     def _deliver(self, offer: RoundOffer, entry: Entry) -> None:
-        if not self._conduct.delivers(offer.round_number):
+        if not self._delivery.delivers(offer.round_number):
             self._report(f"round {offer.round_number}: dropped out")
             return
         self._wait_for_turn(offer.round_number)
@@ -168,12 +194,12 @@ class Participant:
 
     def _wait_for_turn(self, round_number: int) -> None:
         begun = self._started_at.setdefault(round_number, time.monotonic())
-        left = begun + self._conduct.delay_s(round_number) - time.monotonic()
+        left = begun + self._delivery.delay_s(round_number) - time.monotonic()
         if left > 0:
-            raise Later(left)
+            raise RetryLater(left)
 
     def _train(self, offer: RoundOffer, entry: Entry) -> bytes:
-        model = self._applicant.models.get(
+        model = self._context.models.get(
             self._api, offer.model_version, digest=offer.model_digest, dimension=self._spec.dimension
         )
         started = time.perf_counter()
@@ -238,9 +264,9 @@ class Participant:
         result = self._api.round(round_number)
         if result.state is RoundState.OPEN:
             return
-        own = result.own
-        payment = 0 if own is None else own.payment_micro
-        accepted = own is not None and own.accepted
+        part = result.own
+        payment = 0 if part is None else part.payment_micro
+        accepted = part is not None and part.accepted
         self._journal.pay(self._api.task_id, release_of(round_number), payment, accepted=accepted)
-        spent = self._applicant.account(self._spec).spent_rho
+        spent = self._context.account(self._spec).spent_rho
         self._report(f"round {round_number}: paid {from_micro(payment):.6f}; spent rho {spent:.4g} so far")

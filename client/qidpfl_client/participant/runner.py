@@ -1,4 +1,4 @@
-"""Taking part until the task has ended, across outages of the coordinator."""
+"""Runs one participant until its task has ended, across outages of the coordinator."""
 
 import random
 import time
@@ -9,20 +9,23 @@ from qidpfl_shared.core import arguments
 from qidpfl_shared.protocol.messages import Announcement
 
 from ..errors import Unavailable, Unreachable
-from ..sdk.client import Retries
-from .conduct import HONEST, Conduct
-from .participant import Later, Participant
-from .session import Applicant
+from ..sdk.retries import Retries
+from .participant import IMMEDIATE_DELIVERY, DeliveryPolicy, RetryLater, TaskParticipant
+from .session import Enrolment
 
-# The participant tries again by itself, for minutes; one call need not.
+# Few retries per call: the participant itself retries for minutes.
 SHORT_RETRIES = Retries(attempts=3, timeout_s=20.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.3)
 _LONG_POLL_S = 30.0
 _LONGEST_PAUSE_S = 15.0
 
 
 @dataclass
-class Outage:
-    """How long the coordinator has been away, and how long that is borne: briefly before it was ever there."""
+class ReconnectPolicy:
+    """How long a client waits for a coordinator that does not answer.
+
+    An outage may last `patience_s`. Before the first answer ever, the client waits only `first_contact_s`: a wrong
+    address is then reported soon.
+    """
 
     patience_s: float
     first_contact_s: float
@@ -30,58 +33,58 @@ class Outage:
     clock: Callable[[], float] = time.monotonic
     _since: float | None = field(default=None, init=False)
     _failures: int = field(default=0, init=False)
-    _met: bool = field(default=False, init=False)
+    _ever_connected: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         arguments.non_negative("patience", self.patience_s)
         arguments.non_negative("first contact", self.first_contact_s)
 
     @property
-    def lasts(self) -> bool:
+    def is_disconnected(self) -> bool:
         """Whether the coordinator has not answered since the last failure."""
         return self._since is not None
 
-    def over(self) -> None:
-        """The coordinator has answered."""
-        if self._since is not None and self._met:
+    def connected(self) -> None:
+        """Record an answer of the coordinator: the outage is over."""
+        if self._since is not None and self._ever_connected:
             self.report("the coordinator is back")
-        self._since, self._failures, self._met = None, 0, True
+        self._since, self._failures, self._ever_connected = None, 0, True
 
     def pause_s(self, error: Unreachable | Unavailable) -> float:
-        """How long to wait before the next try; raises the error once the patience is over.
+        """The seconds to wait before the next try; raises `error` when the outage has lasted too long.
 
-        Pauses grow and are random, so that many clients do not come back at the same moment.
+        Pauses grow and are random, so that many clients do not return at the same moment.
         """
         now = self.clock()
         if self._since is None:
             self._since = now
             self.report(f"{error}; trying again")
         self._failures += 1
-        left = self._since + (self.patience_s if self._met else self.first_contact_s) - now
+        left = self._since + (self.patience_s if self._ever_connected else self.first_contact_s) - now
         if left <= 0:
             raise error
         longest = min(_LONGEST_PAUSE_S, 0.5 * 2.0**self._failures)
         return min(left, random.uniform(longest / 2, longest))
 
 
-def take_part(
-    applicant: Applicant, *, patience_s: float, first_contact_s: float, conduct: Conduct = HONEST
+def run_until_finished(
+    enrolment: Enrolment, *, patience_s: float, first_contact_s: float, delivery: DeliveryPolicy = IMMEDIATE_DELIVERY
 ) -> Announcement:
-    """Join, and answer every round until the task has ended; its last announcement comes back."""
-    outage = Outage(patience_s=patience_s, first_contact_s=first_contact_s, report=applicant.report)
-    participant: Participant | None = None
+    """Join the task and answer every round until it has ended; returns the last announcement."""
+    reconnect = ReconnectPolicy(patience_s=patience_s, first_contact_s=first_contact_s, report=enrolment.context.report)
+    participant: TaskParticipant | None = None
     while True:
         try:
             if participant is None:
-                participant = Participant(applicant, applicant.take_seat(), conduct=conduct)
-                outage.over()
-            # After an outage a short look first: it is over when the coordinator answers, not when there is news.
-            end = participant.step(wait_s=0 if outage.lasts else _LONG_POLL_S)
-            outage.over()
+                participant = TaskParticipant(enrolment.context, enrolment.join(), delivery=delivery)
+                reconnect.connected()
+            # After an outage, poll once without waiting: any answer ends the outage, news or not.
+            end = participant.step(wait_s=0 if reconnect.is_disconnected else _LONG_POLL_S)
+            reconnect.connected()
             if end is not None:
                 return end
-        except Later as pause:
-            outage.over()
+        except RetryLater as pause:
+            reconnect.connected()
             time.sleep(pause.seconds)
         except (Unreachable, Unavailable) as error:
-            time.sleep(outage.pause_s(error))
+            time.sleep(reconnect.pause_s(error))

@@ -7,7 +7,7 @@ from qidpfl_shared.protocol.wire import Vector32
 from .client import TaskApi
 
 
-class Models:
+class ModelCache:
     """Keeps the latest model: a client needs no other, and a fleet needs it once."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ class Chunk(NamedTuple):
     labels: Tensor
 
 
-class Feed:
+class DataLoader:
     """The records of a client, for one device; with `feature_norm`, each scaled down to at most that norm."""
 
     def __init__(self, records: Records, device: torch.device, *, feature_norm: float | None = None) -> None:

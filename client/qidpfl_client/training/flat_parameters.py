@@ -43,15 +43,15 @@ class FlatParameters:
         return torch.cat([(torch.zeros_like(own) if part is None else part).reshape(-1) for part, own in pairs])
 
 
-class Walk:
-    """A network on its way from the model it was given: where it stands is start − moved, kept in wide numbers."""
+class LocalUpdate:
+    """What local training changes: the network's parameters are start − `total`, both kept in the widest type."""
 
     def __init__(self, parameters: FlatParameters) -> None:
         self._parameters = parameters
         self._start = parameters.vector.to(wide_dtype(parameters.device), copy=True)
-        self.moved = torch.zeros_like(self._start)
+        self.total = torch.zeros_like(self._start)
 
     def step(self, direction: Tensor, *, length: float) -> None:
         """A step against this direction."""
-        self.moved.add_(direction.to(self.moved), alpha=length)
-        self._parameters.vector.copy_(self._start - self.moved)
+        self.total.add_(direction.to(self.total), alpha=length)
+        self._parameters.vector.copy_(self._start - self.total)

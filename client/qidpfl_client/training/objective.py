@@ -14,7 +14,7 @@ from qidpfl_shared.workloads.records import Records
 
 from ..errors import ClientError
 from .batches import Batch
-from .data_loader import Chunk, Feed
+from .data_loader import Chunk, DataLoader
 from .devices import wide_dtype
 from .flat_parameters import FlatParameters
 from .per_sample.clipping import Clipper, fastest_clipper
@@ -23,12 +23,12 @@ _EXAMPLES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class Objective:
     """The mean cross entropy of a network over records, and its gradients: flat, in wide numbers."""
 
     network: nn.Module
     parameters: FlatParameters
-    feed: Feed
+    feed: DataLoader
     clipper: Clipper
     chunk: int
 
@@ -53,9 +53,9 @@ class Problem:
             total += self.parameters.flatten(gradients)
         return total / len(batch)
 
-    def with_features_bounded(self, norm: float) -> "Problem":
+    def with_features_bounded(self, norm: float) -> "Objective":
         """The same with every record's features scaled down to at most this norm."""
-        return replace(self, feed=Feed(self.feed.records, self.parameters.device, feature_norm=norm))
+        return replace(self, feed=DataLoader(self.feed.records, self.parameters.device, feature_norm=norm))
 
     def examples(self) -> Chunk:
         """The first few records: to look at shapes with, nothing is released from them."""
@@ -68,19 +68,19 @@ class Problem:
         return torch.zeros_like(self.parameters.vector, dtype=wide_dtype(self.parameters.device))
 
 
-def make_problem(
+def make_objective(
     *, network: nn.Module, records: Records, layout: TensorLayout, device: torch.device, chunk: int | None
-) -> Problem:
-    """The problem of one client; a network that cannot be trained record by record is refused."""
+) -> Objective:
+    """The objective of one client; a network that cannot be trained record by record is refused."""
     if not len(records):
         raise ClientError("there are no records to train on")
     parameters = FlatParameters(network.eval(), layout, device)
-    feed = Feed(records, device)
+    feed = DataLoader(records, device)
     examples = feed.chunk(np.arange(min(_EXAMPLES, len(records))))
     _check_fit(network, records, examples.inputs)
     check_records_stay_apart(network, examples.inputs)
     clipper = fastest_clipper(network, parameters, examples.inputs, examples.labels)
-    return Problem(
+    return Objective(
         network=network, parameters=parameters, feed=feed, clipper=clipper, chunk=chunk or clipper.advised_chunk
     )
 

@@ -12,12 +12,15 @@ from qidpfl_shared.workloads.records import Records
 
 from ..errors import ClientError
 from ..noise import NoiseSource
-from .bolt_on import bolt_on, check_softmax_regression
-from .gradient_once import gradient_once
-from .local_sgd import clipped_training
-from .noising import Noising
-from .noisy_epochs import noisy_epochs
-from .objective import Problem, make_problem
+from .mechanisms import (
+    ReleaseNoise,
+    bolt_on,
+    check_softmax_regression,
+    clipped_training,
+    gradient_once,
+    noisy_epochs,
+)
+from .objective import Objective, make_objective
 
 
 class Trainer:
@@ -36,8 +39,8 @@ class Trainer:
         chunk: int | None = None,
     ) -> None:
         self.size = len(records)
-        self._problem = make_problem(network=network, records=records, layout=layout, device=device, chunk=chunk)
-        self._bounded: tuple[float, Problem] | None = None
+        self._objective = make_objective(network=network, records=records, layout=layout, device=device, chunk=chunk)
+        self._bounded: tuple[float, Objective] | None = None
 
     def release(
         self, *, privacy: PrivacySpec, model: Vector32, rho: float | None, noise: NoiseSource, name: str
@@ -49,27 +52,26 @@ class Trainer:
         """
         if privacy.noise == (rho is None):
             raise ClientError("a budget is needed if the task's noise is on, and only then")
-        self._problem.parameters.load(model)
-        noising = Noising(source=noise, rho=rho, release=name)
-        upload = self._compute(privacy.mechanism, noising)
+        self._objective.parameters.load(model)
+        upload = self._compute(privacy.mechanism, ReleaseNoise(source=noise, rho=rho, release=name))
         values: npt.NDArray[np.float64] = upload.to("cpu", torch.float64).numpy()
         return values
 
-    def _compute(self, mechanism: mechanism_specs.MechanismSpec, noising: Noising) -> Tensor:
+    def _compute(self, mechanism: mechanism_specs.MechanismSpec, noise: ReleaseNoise) -> Tensor:
         match mechanism:
             case mechanism_specs.GradientOnce():
-                return gradient_once(self._problem, mechanism, noising)
+                return gradient_once(self._objective, mechanism, noise)
             case mechanism_specs.NoisyEpochs():
-                return noisy_epochs(self._problem, mechanism, noising)
+                return noisy_epochs(self._objective, mechanism, noise)
             case mechanism_specs.UpdateClip() | mechanism_specs.PaperLiteral():
-                return clipped_training(self._problem, mechanism, noising)
+                return clipped_training(self._objective, mechanism, noise)
             case mechanism_specs.BoltOn():
-                return bolt_on(self._with_features_bounded(mechanism.feature_norm), mechanism, noising)
+                return bolt_on(self._with_features_bounded(mechanism.feature_norm), mechanism, noise)
 
-    def _with_features_bounded(self, norm: float) -> Problem:
+    def _with_features_bounded(self, norm: float) -> Objective:
         """Made once for all rounds of a task."""
         if self._bounded is None or self._bounded[0] != norm:
-            problem = self._problem.with_features_bounded(norm)
-            check_softmax_regression(problem)
-            self._bounded = norm, problem
+            objective = self._objective.with_features_bounded(norm)
+            check_softmax_regression(objective)
+            self._bounded = norm, objective
         return self._bounded[1]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from qidpfl_client.errors import ClientError
 from qidpfl_client.journal.journal import Journal
-from qidpfl_client.journal.ledger import OwnLedger, read_ledger
+from qidpfl_client.journal.ledger import JournalLedger, read_ledger
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.reward import aggregation_weights, noise_variance, round_cost
 from qidpfl_shared.protocol.messages import ClientSummary, RoundResult, TaskView
@@ -29,7 +29,7 @@ class Story:
     task: TaskView
     clients: Sequence[ClientSummary]
     rounds: Sequence[RoundResult]
-    ledgers: Mapping[int, OwnLedger]
+    ledgers: Mapping[int, JournalLedger]
     model_digest: str
 
 
@@ -165,7 +165,7 @@ def _round_row(story: Story, result: RoundResult, training: float) -> RoundRow:
     )
 
 
-def _training_s(ledgers: Iterable[OwnLedger]) -> defaultdict[int, float]:
+def _training_s(ledgers: Iterable[JournalLedger]) -> defaultdict[int, float]:
     """The seconds that all clients together trained for each round: a fleet trains one after the other."""
     seconds: defaultdict[int, float] = defaultdict(float)
     for ledger in ledgers:

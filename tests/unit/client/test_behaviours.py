@@ -11,7 +11,7 @@ from qidpfl_client.fleet.behaviours import (
     UNDERSTATED,
     WIDENED,
     Behaviour,
-    Unreliable,
+    UnreliableDelivery,
     assign,
     behaving_data,
     behaving_owner,
@@ -55,21 +55,23 @@ def test_impossible_shares_are_refused() -> None:
 
 
 def test_an_unreliable_member_drops_out_as_often_as_said_and_answers_the_same_when_asked_again() -> None:
-    members = [Unreliable(dropout=0.3, delay_up_to_s=2.0, seed=5, ordinal=ordinal) for ordinal in range(50)]
+    members = [UnreliableDelivery(dropout=0.3, delay_up_to_s=2.0, seed=5, ordinal=ordinal) for ordinal in range(50)]
     answers = [member.delivers(number) for member in members for number in range(1, 41)]
     # 2000 trials: 0.3 give or take five standard deviations.
     assert abs(1 - np.mean(answers) - 0.3) < 5 * (0.3 * 0.7 / 2000) ** 0.5
     assert answers == [member.delivers(number) for member in members for number in range(1, 41)]
     delays = [member.delay_s(number) for member in members for number in range(1, 41)]
     assert 0 <= min(delays) < 0.1 and 1.9 < max(delays) <= 2.0
-    assert all(Unreliable().delivers(number) and Unreliable().delay_s(number) == 0 for number in range(100))
-    assert not any(Unreliable(dropout=1.0).delivers(number) for number in range(100))
+    assert all(
+        UnreliableDelivery().delivers(number) and UnreliableDelivery().delay_s(number) == 0 for number in range(100)
+    )
+    assert not any(UnreliableDelivery(dropout=1.0).delivers(number) for number in range(100))
 
 
 @pytest.mark.parametrize("fields", [{"dropout": float("nan")}, {"dropout": 1.5}, {"delay_up_to_s": float("inf")}])
 def test_impossible_unreliability_is_refused(fields: dict[str, float]) -> None:
     with pytest.raises(ImpossibleArgument):
-        Unreliable(**fields)  # type: ignore[arg-type]
+        UnreliableDelivery(**fields)  # type: ignore[arg-type]
 
 
 def test_misbehaviour_looks_like_the_honest_member_from_outside() -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from qidpfl_client.errors import Unreachable
-from qidpfl_client.participant.runner import Outage
+from qidpfl_client.participant.runner import ReconnectPolicy
 from qidpfl_shared.core.arguments import ImpossibleArgument
 
 AWAY = Unreachable("nobody there")
@@ -30,45 +30,47 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def outage(said: list[str], clock: Clock) -> Outage:
-    return Outage(patience_s=600.0, first_contact_s=10.0, report=said.append, clock=clock)
+def reconnect(said: list[str], clock: Clock) -> ReconnectPolicy:
+    return ReconnectPolicy(patience_s=600.0, first_contact_s=10.0, report=said.append, clock=clock)
 
 
-def borne_s(outage: Outage, clock: Clock) -> float:
+def borne_s(reconnect: ReconnectPolicy, clock: Clock) -> float:
     """How long it takes to give up, with all pauses kept."""
     began = clock.now
     try:
         while True:
-            clock.now += outage.pause_s(AWAY)
+            clock.now += reconnect.pause_s(AWAY)
     except Unreachable:
         return clock.now - began
 
 
-def test_who_was_never_there_is_given_up_soon(outage: Outage, clock: Clock) -> None:
-    assert borne_s(outage, clock) == pytest.approx(10.0)
+def test_who_was_never_there_is_given_up_soon(reconnect: ReconnectPolicy, clock: Clock) -> None:
+    assert borne_s(reconnect, clock) == pytest.approx(10.0)
 
 
-def test_who_was_there_is_waited_for_anew_in_every_outage(outage: Outage, clock: Clock, said: list[str]) -> None:
-    outage.over()
+def test_who_was_there_is_waited_for_anew_in_every_outage(
+    reconnect: ReconnectPolicy, clock: Clock, said: list[str]
+) -> None:
+    reconnect.connected()
     for _ in range(3):
         for _ in range(5):
-            clock.now += outage.pause_s(AWAY)
-        outage.over()
+            clock.now += reconnect.pause_s(AWAY)
+        reconnect.connected()
         clock.now += 1000.0
     assert said == ["nobody there; trying again", "the coordinator is back"] * 3
-    assert borne_s(outage, clock) == pytest.approx(600.0)
+    assert borne_s(reconnect, clock) == pytest.approx(600.0)
 
 
-def test_the_first_answer_is_no_return(outage: Outage, said: list[str]) -> None:
-    outage.pause_s(AWAY)
-    assert outage.lasts
-    outage.over()
-    assert said == ["nobody there; trying again"] and not outage.lasts
+def test_the_first_answer_is_no_return(reconnect: ReconnectPolicy, said: list[str]) -> None:
+    reconnect.pause_s(AWAY)
+    assert reconnect.is_disconnected
+    reconnect.connected()
+    assert said == ["nobody there; trying again"] and not reconnect.is_disconnected
 
 
-def test_pauses_grow_up_to_a_limit_and_are_spread(outage: Outage, clock: Clock) -> None:
-    outage.over()
-    pauses = [outage.pause_s(AWAY) for _ in range(40)]
+def test_pauses_grow_up_to_a_limit_and_are_spread(reconnect: ReconnectPolicy, clock: Clock) -> None:
+    reconnect.connected()
+    pauses = [reconnect.pause_s(AWAY) for _ in range(40)]
     assert 0.5 <= pauses[0] <= 1.0
     assert all(7.5 <= pause <= 15.0 for pause in pauses[5:])
     assert len(set(pauses)) == 40
@@ -77,6 +79,6 @@ def test_pauses_grow_up_to_a_limit_and_are_spread(outage: Outage, clock: Clock) 
 @pytest.mark.parametrize("impossible", [-1.0, math.nan, math.inf])
 def test_impossible_patience_is_refused(impossible: float) -> None:
     with pytest.raises(ImpossibleArgument):
-        Outage(patience_s=impossible, first_contact_s=1.0, report=print)
+        ReconnectPolicy(patience_s=impossible, first_contact_s=1.0, report=print)
     with pytest.raises(ImpossibleArgument):
-        Outage(patience_s=1.0, first_contact_s=impossible, report=print)
+        ReconnectPolicy(patience_s=1.0, first_contact_s=impossible, report=print)
