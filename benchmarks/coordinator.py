@@ -158,12 +158,12 @@ async def measure_coordinator(
         task = await control.json("POST", "/v1/tasks", task_body(len(vectors), vectors[0].size, rounds), admin)
         base = f"/v1/tasks/{task['task']['task_id']}"
         code = task["enrolment_codes"][0]
-        seats = await asyncio.gather(*(enrol(port, base, code, k) for k in range(len(vectors))))
+        sessions = await asyncio.gather(*(enrol(port, base, code, k) for k in range(len(vectors))))
         start = time.perf_counter()
         cost = Cost(process.pid, rounds)
         for number in range(1, rounds + 1):
-            await play_round(base, seats, vectors, number, cost)
-        await wait_until_ended(seats[0], base, rounds)
+            await run_round(base, sessions, vectors, number, cost)
+        await wait_until_ended(sessions[0], base, rounds)
         return (time.perf_counter() - start) / rounds, cost, peak_memory_mib(process.pid)
     finally:
         process.terminate()
@@ -186,10 +186,10 @@ def task_body(clients: int, dimension: int, rounds: int) -> dict[str, Any]:
     }
 
 
-Seat = tuple[Connection, str]
+Session = tuple[Connection, str]
 
 
-async def enrol(port: int, base: str, code: str, ordinal: int) -> Seat:
+async def enrol(port: int, base: str, code: str, ordinal: int) -> Session:
     connection = await Connection(port).open()
     body = {"enrolment_code": code, "enrolment_key": f"benchmark-client-{ordinal:04d}"}
     answer = await connection.json("POST", f"{base}/clients", body)
@@ -199,17 +199,17 @@ async def enrol(port: int, base: str, code: str, ordinal: int) -> Seat:
     return connection, credentials
 
 
-async def play_round(base: str, seats: list[Seat], vectors: list[Any], number: int, cost: Cost) -> None:
+async def run_round(base: str, sessions: list[Session], vectors: list[Any], number: int, cost: Cost) -> None:
     """One round of everybody; the uploads alone are added to the cost."""
 
-    async def prepare(seat: Seat) -> None:
-        connection, credentials = seat
+    async def prepare(session: Session) -> None:
+        connection, credentials = session
         query = f"?after={number - 1}.1&wait=30" if number > 1 else "?wait=30"
         await connection.json("GET", f"{base}/rounds/current{query}", headers=credentials)
         await connection.json("PUT", f"{base}/rounds/{number}/budget", {"rho": 0.002}, credentials)
 
-    async def upload(seat: Seat, vector: Any) -> None:
-        connection, credentials = seat
+    async def upload(session: Session, vector: Any) -> None:
+        connection, credentials = session
         # Another first number in every round: the same bytes twice would be refused as a replay.
         body = np.concatenate([[np.float32(number) * 1e-3], vector[1:]]).astype("<f4").tobytes()
         digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
@@ -218,13 +218,13 @@ async def play_round(base: str, seats: list[Seat], vectors: list[Any], number: i
         if status != 200:
             raise RuntimeError(f"{status} {answer.decode()}")
 
-    await asyncio.gather(*map(prepare, seats))
+    await asyncio.gather(*map(prepare, sessions))
     with cost.measured():
-        await asyncio.gather(*map(upload, seats, vectors))
+        await asyncio.gather(*map(upload, sessions, vectors))
 
 
-async def wait_until_ended(seat: Seat, base: str, rounds: int) -> None:
-    connection, credentials = seat
+async def wait_until_ended(session: Session, base: str, rounds: int) -> None:
+    connection, credentials = session
     while True:
         path = f"{base}/rounds/current?after={rounds}.1&wait=5"
         status, answer = await connection.call("GET", path, headers=credentials)

@@ -34,10 +34,10 @@ class Cells:
         self._path = (data_dir or Path(__file__).parent) / "cells.csv"
 
     def training(self) -> Records:
-        return self._records(lambda place: place % 5 != 4)
+        return self._records(lambda index: index % 5 != 4)
 
     def held_out(self) -> Records:
-        return self._records(lambda place: place % 5 == 4)
+        return self._records(lambda index: index % 5 == 4)
 
     def network(self) -> nn.Module:
         return nn.Linear(len(LARGEST), self.labels)
@@ -45,7 +45,7 @@ class Cells:
     def _records(self, belongs: Callable[[int], bool]) -> Records:
         try:
             with self._path.open(newline="") as file:
-                rows = [row for place, row in enumerate(csv.DictReader(file)) if belongs(place)]
+                rows = [row for index, row in enumerate(csv.DictReader(file)) if belongs(index)]
         except OSError as error:
             raise DataMissing(f"cannot read {self._path}: {error.strerror}") from error
         features = [[float(row[name]) / largest for name, largest in LARGEST.items()] for row in rows]

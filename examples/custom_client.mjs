@@ -194,7 +194,7 @@ function check(offer, spec) {
   }
 }
 
-async function play(offer, spec) {
+async function runRound(offer, spec) {
   const round = offer.round_number;
   const name = `update.${round}`;
   if (state.budgets[round] === undefined) {
@@ -227,7 +227,7 @@ for (let seen = "0.0"; ; ) {
   seen = `${round.round_number}.${round.attempt}`;
   if (round.standing !== "invited") continue;
   check(round, spec);
-  await play(round, spec).catch((error) => {
+  await runRound(round, spec).catch((error) => {
     if (!["round_closed", "not_invited"].includes(error.code)) throw error;
   });
 }

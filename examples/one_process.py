@@ -53,7 +53,7 @@ def main() -> None:
     spec = preset("digits")
     clients, test = make_clients(spec, rng)
     participants = select_clients(spec, clients, rng)
-    accuracy = play(spec, participants, test, rng)
+    accuracy = run_rounds(spec, participants, test, rng)
     summarise(spec, clients, participants, accuracy)
 
 
@@ -106,7 +106,7 @@ def select_clients(spec: TaskSpec, clients: list[Client], rng: np.random.Generat
     return [client for client, kept in zip(clients, selection.selected, strict=True) if kept]
 
 
-def play(
+def run_rounds(
     spec: TaskSpec, participants: list[Client], test: tuple[Array, npt.NDArray[np.int64]], rng: np.random.Generator
 ) -> float:
     """All rounds: plan, answer, train, noise, audit, average, pay."""

@@ -14,16 +14,16 @@ from types import FrameType
 
 import stamina.instrumentation
 from chart import draw
-from play import Watch
 from processes import Testbed
 from scenarios import SCENARIOS
 from summary import print_summary
+from watch import Watch
 
 from qidpfl_client.api import AdminApi, Retries, connect
 from qidpfl_client.errors import ClientError
 from qidpfl_experiments.run.process import AuditFailed, ProcessEnded
 
-PATIENT = Retries(attempts=20, timeout_s=60.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.2)
+RETRIES = Retries(attempts=20, timeout_s=60.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.2)
 
 
 def main() -> None:
@@ -67,13 +67,13 @@ def run(options: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
     print(f"{scenario.title}. Starting a coordinator and {scenario.clients} clients ...", flush=True)
     testbed = stack.enter_context(Testbed(folder, scenario, rounds=options.rounds, unsafe_seed=options.unsafe_seed))
     http = stack.enter_context(connect(testbed.url))
-    api = AdminApi(http, token=testbed.admin_token(), retries=PATIENT)
+    api = AdminApi(http, token=testbed.admin_token(), retries=RETRIES)
     watch = Watch(api=api, testbed=testbed, kill_in_round=options.kill_coordinator_in_round)
-    story = watch.until_the_end()
+    record = watch.until_the_end()
     testbed.wait_for_clients()
     chart = options.chart or Path("results") / f"demo-{options.dataset}.png"
-    print_summary(story, testbed)
-    draw(story, chart)
+    print_summary(record, testbed)
+    draw(record, chart)
     print(f"\nPicture: {chart}")
     if options.keep:
         print(f"State, journals and logs: {folder}")

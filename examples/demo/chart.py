@@ -9,45 +9,47 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
-from story import Story, part_of
+from task_record import TaskRecord, part_of
 
 from qidpfl_shared.core.money import from_micro
 
 
-def draw(story: Story, path: Path) -> None:
+def draw(record: TaskRecord, path: Path) -> None:
     """Save accuracy, reward, budgets and selection as PNG."""
     figure, axes = plt.subplots(2, 2, figsize=(11, 7), layout="constrained")
-    figure.suptitle(f"QI-DPFL on {story.task.spec.workload.dataset}: {len(story.selected)} clients sell their privacy")
-    _selection(axes[0, 0], story)
-    _rewards(axes[0, 1], story)
-    _budgets(axes[1, 0], story)
-    _accuracy(axes[1, 1], story)
+    figure.suptitle(
+        f"QI-DPFL on {record.task.spec.workload.dataset}: {len(record.selected)} clients sell their privacy"
+    )
+    _selection(axes[0, 0], record)
+    _rewards(axes[0, 1], record)
+    _budgets(axes[1, 0], record)
+    _accuracy(axes[1, 1], record)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
-def _selection(axes: Axes, story: Story) -> None:
-    colours = ["tab:blue" if client.state == "selected" else "tab:red" for client in story.clients]
-    distances = [client.label_distance or 0 for client in story.clients]
-    axes.bar([str(client.ordinal) for client in story.clients], distances, color=colours)
-    axes.axhline(story.task.spec.selection.distance_threshold, color="black", linestyle="--", linewidth=1)
+def _selection(axes: Axes, record: TaskRecord) -> None:
+    colours = ["tab:blue" if client.state == "selected" else "tab:red" for client in record.clients]
+    distances = [client.label_distance or 0 for client in record.clients]
+    axes.bar([str(client.ordinal) for client in record.clients], distances, color=colours)
+    axes.axhline(record.task.spec.selection.distance_threshold, color="black", linestyle="--", linewidth=1)
     axes.set(title="Selection (red: refused)", xlabel="client", ylabel="label distance")
 
 
-def _rewards(axes: Axes, story: Story) -> None:
-    numbers = [result.round_number for result in story.rounds]
-    axes.plot(numbers, [from_micro(result.reward_micro) for result in story.rounds], label="reward")
-    axes.plot(numbers, [from_micro(result.paid_micro) for result in story.rounds], "--", label="paid")
+def _rewards(axes: Axes, record: TaskRecord) -> None:
+    numbers = [result.round_number for result in record.rounds]
+    axes.plot(numbers, [from_micro(result.reward_micro) for result in record.rounds], label="reward")
+    axes.plot(numbers, [from_micro(result.paid_micro) for result in record.rounds], "--", label="paid")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(title="Money", xlabel="round", ylabel="units", ylim=(0, None))
     axes.legend()
 
 
-def _budgets(axes: Axes, story: Story) -> None:
-    by_value = sorted(story.selected, key=lambda client: client.privacy_value or 0)
+def _budgets(axes: Axes, record: TaskRecord) -> None:
+    by_value = sorted(record.selected, key=lambda client: client.privacy_value or 0)
     for place, client in enumerate(by_value):
-        parts = [(result.round_number, part_of(result, client.ordinal)) for result in story.rounds]
+        parts = [(result.round_number, part_of(result, client.ordinal)) for result in record.rounds]
         sold = [(number, part.rho) for number, part in parts if part is not None and part.delivered]
         colour = plt.get_cmap("viridis")(place / max(1, len(by_value) - 1))
         axes.plot(*zip(*sold, strict=True), color=colour, label=f"#{client.ordinal}, ν = {client.privacy_value:.2f}")
@@ -56,14 +58,14 @@ def _budgets(axes: Axes, story: Story) -> None:
     axes.legend(fontsize="small")
 
 
-def _accuracy(axes: Axes, story: Story) -> None:
-    scored = [(result.round_number, result.accuracy) for result in story.rounds if result.accuracy is not None]
+def _accuracy(axes: Axes, record: TaskRecord) -> None:
+    scored = [(result.round_number, result.accuracy) for result in record.rounds if result.accuracy is not None]
     if scored:
         axes.plot(*zip(*scored, strict=True), color="tab:green")
-    axes.axhline(1 / story.task.spec.workload.labels, color="grey", linestyle=":", linewidth=1)
-    numbers = [result.round_number for result in story.rounds]
+    axes.axhline(1 / record.task.spec.workload.labels, color="grey", linestyle=":", linewidth=1)
+    numbers = [result.round_number for result in record.rounds]
     epsilon = axes.twinx()
-    epsilon.plot(numbers, [story.epsilon(rounds=number) for number in numbers], color="tab:purple", linestyle="--")
+    epsilon.plot(numbers, [record.epsilon(rounds=number) for number in numbers], color="tab:purple", linestyle="--")
     epsilon.set(ylabel="epsilon (dashed)", ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(title="Accuracy (dotted: chance), and what it cost", xlabel="round", ylabel="accuracy", ylim=(0, 1))

@@ -10,7 +10,7 @@ from scenarios import Scenario
 
 from qidpfl_experiments.run.process import Service, free_port
 
-_GOODBYE_S = 30.0
+_STOP_TIMEOUT_S = 30.0
 
 
 class Testbed:
@@ -27,7 +27,7 @@ class Testbed:
         overrides: dict[str, Any] = {**scenario.overrides, **({"game": {"horizon": rounds}} if rounds else {})}
         self.coordinator = Service("the coordinator", self._serve(overrides), folder / "coordinator.log")
         self.clients: list[Service] = []
-        self._reviving = threading.Lock()
+        self._restarting = threading.Lock()
 
     def __enter__(self) -> "Testbed":
         try:
@@ -52,16 +52,16 @@ class Testbed:
     def journal(self, ordinal: int) -> Path:
         return self.folder / f"{ordinal}.journal.sqlite"
 
-    def revive(self) -> list[str]:
+    def restart_killed(self) -> list[str]:
         """Start again what was killed; their names."""
-        with self._reviving:
-            return [service.name for service in (self.coordinator, *self.clients) if service.revive()]
+        with self._restarting:
+            return [service.name for service in (self.coordinator, *self.clients) if service.restart_if_killed()]
 
     def wait_for_clients(self) -> None:
         """Let the clients read the end of the task and their last payment."""
-        deadline = time.monotonic() + _GOODBYE_S
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
         while any(service.process.poll() is None for service in self.clients) and time.monotonic() < deadline:
-            self.revive()
+            self.restart_killed()
             time.sleep(0.1)
 
     def _serve(self, overrides: dict[str, Any]) -> list[str]:

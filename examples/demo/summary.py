@@ -3,7 +3,7 @@
 from processes import Testbed
 from rich.console import Console
 from rich.table import Table
-from story import Story
+from task_record import TaskRecord
 
 from qidpfl_client.journal.journal import Journal
 from qidpfl_client.journal.ledger import read_ledger
@@ -11,15 +11,15 @@ from qidpfl_experiments.run.process import audit
 from qidpfl_shared.core.money import from_micro
 
 
-def print_summary(story: Story, testbed: Testbed) -> None:
+def print_summary(record: TaskRecord, testbed: Testbed) -> None:
     """The ledgers, the money, the guarantee, and the coordinator's own audit."""
     console = Console(highlight=False)
     table = Table(title="Ledgers, from the clients' own journals", title_justify="left", box=None)
-    delta = story.task.spec.privacy.delta
+    delta = record.task.spec.privacy.delta
     for name in ("client", "privacy value", "spent rho", f"epsilon at {delta:g}", "left of lifetime", "earned"):
         table.add_column(name, justify="right")
     earned = 0
-    for client in story.clients:
+    for client in record.clients:
         with Journal(testbed.journal(client.ordinal), read_only=True) as journal:
             ledger = read_ledger(journal)
         earned += ledger.earned_micro
@@ -32,18 +32,18 @@ def print_summary(story: Story, testbed: Testbed) -> None:
             f"{from_micro(ledger.earned_micro):.6f}",
         )
     console.print(table)
-    reward = sum(result.reward_micro for result in story.rounds)
-    kept = sum(result.kept_micro for result in story.rounds)
+    reward = sum(result.reward_micro for result in record.rounds)
+    kept = sum(result.kept_micro for result in record.rounds)
     print(
         f"\nRewards {from_micro(reward):.6f} = received {from_micro(earned):.6f} + kept {from_micro(kept):.6f}", end=""
     )
     print(": exactly." if reward == earned + kept else ": THEY DO NOT ADD UP.")
-    if story.rounds and story.rounds[-1].accuracy is not None:
-        chance = 1 / story.task.spec.workload.labels
-        print(f"Accuracy {story.rounds[-1].accuracy:.3f} on held-out data; chance would be {chance:.2f}.")
-    records = [client.size or 0 for client in story.selected]
+    if record.rounds and record.rounds[-1].accuracy is not None:
+        chance = 1 / record.task.spec.workload.labels
+        print(f"Accuracy {record.rounds[-1].accuracy:.3f} on held-out data; chance would be {chance:.2f}.")
+    records = [client.size or 0 for client in record.selected]
     print(
-        f"Every record is protected with epsilon {story.epsilon(rounds=len(story.rounds)):.1f} at delta {delta:g};",
+        f"Every record is protected with epsilon {record.epsilon(rounds=len(record.rounds)):.1f} at delta {delta:g};",
         end="",
     )
     print(f" privacy is bought with records, and a client has {min(records)} to {max(records)}.")

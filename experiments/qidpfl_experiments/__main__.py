@@ -11,15 +11,14 @@ from rich.table import Table
 
 from qidpfl_shared.command_line import Stopped, stopped_by_signals
 
-from .methods import METHODS, methods_named
-from .own_methods import own_methods
+from .methods import METHODS, custom_methods, methods_named
 from .report.report import About, write_report
 from .results.folder import NotOurFolder, gathered, read_config
 from .results.tables import Tables, write_tables
 from .run import options
 from .run.calibration import Calibration
 from .run.options import asking, guarded, names
-from .run.runner import Comparison, run_calibrations, run_tuning
+from .run.runner import MethodComparison, run_calibrations, run_tuning
 from .run.session import running
 from .settings import SETTINGS, read_settings
 
@@ -46,16 +45,16 @@ def run_command(
 
     Interrupted or killed, the same command goes on: finished cells are not run again. Ends with 1 if a cell failed.
     """
-    ours = own_methods(own or ())
+    ours = custom_methods(own or ())
     chosen = (*methods_named(names(methods)), *ours)
     digests = {method.name: method.rules_digest for method in ours}
-    with running(asked, rules=tuple(own or ()), own_rules=digests) as (folder, runner, planner):
+    with running(asked, rules=tuple(own or ()), own_rules=digests) as (folder, runner, grid):
         calibrations: dict[str, Calibration] = {}
         if any(method.noise for method in chosen):
-            calibrations = run_calibrations(runner, planner)
+            calibrations = run_calibrations(runner, grid)
             folder.write(calibrations.values())
-        comparison = Comparison(
-            runner=runner, planner=planner, methods=chosen, seeds=range(seeds), calibrations=calibrations
+        comparison = MethodComparison(
+            runner=runner, grid=grid, methods=chosen, seeds=range(seeds), calibrations=calibrations
         )
         ran = len(comparison.run()) + sum(len(calibration.runs) for calibration in calibrations.values())
         folder.write()
@@ -72,8 +71,8 @@ def calibrate_command(asked: options.Request) -> None:
 
     Writes calibrated-PARTITION.json, which qidpfl-server tasks create takes as --overrides @FILE.
     """
-    with running(asked) as (folder, runner, planner):
-        calibrations = run_calibrations(runner, planner)
+    with running(asked) as (folder, runner, grid):
+        calibrations = run_calibrations(runner, grid)
         folder.write(calibrations.values())
     for partition, calibration in calibrations.items():
         print(f"{partition}: {calibration.statement}")
@@ -91,8 +90,8 @@ def calibrate_command(asked: options.Request) -> None:
 @asking
 def tune_command(asked: options.Request) -> None:
     """Try the learning rates of the settings with QI-DPFL, on validation records: the test set is not looked at."""
-    with running(asked) as (folder, runner, planner):
-        rows = run_tuning(runner, planner)
+    with running(asked) as (folder, runner, grid):
+        rows = run_tuning(runner, grid)
         folder.write(tuning=rows)
     table = Table("partition", "learning rate", "validation accuracy", box=None)
     for row in rows:

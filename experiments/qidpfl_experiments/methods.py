@@ -3,9 +3,13 @@
 All of them have the same clients, local computation and start; only selection, noise and reward differ.
 """
 
+import ast
+import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 
 class Role(StrEnum):
@@ -14,7 +18,7 @@ class Role(StrEnum):
     PAPER = "paper"
     CONTROL = "control"
     OURS = "ours"
-    OWN = "own"
+    CUSTOM = "own"
 
 
 class Kept(StrEnum):
@@ -24,7 +28,7 @@ class Kept(StrEnum):
     THRESHOLD = "threshold"
     UNION = "union"
     BLIND = "blind"
-    OWN = "own"
+    CUSTOM = "own"
 
 
 class Reward(StrEnum):
@@ -35,7 +39,7 @@ class Reward(StrEnum):
     AS_QI_DPFL = "as_qi_dpfl"
     MAX = "max"
     RANDOM = "random"
-    OWN = "own"
+    CUSTOM = "own"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,3 +184,54 @@ def methods_named(names: Iterable[str]) -> tuple[Method, ...]:
     if unknown:
         raise UnknownMethod(unknown[0])
     return tuple(method for method in METHODS if "all" in wanted or method.name in wanted)
+
+
+# Methods that differ in capitals only could not be told apart in a report.
+_TAKEN = {name.lower() for method in METHODS for name in (method.name, method.title)} | {*SWEEPS, "all"}
+
+
+class CustomMethodError(ValueError):
+    """A file cannot be a method; the message is one line."""
+
+
+def custom_methods(paths: Iterable[Path]) -> tuple[Method, ...]:
+    """The methods of several files."""
+    methods: dict[str, Method] = {}
+    for path in paths:
+        method = custom_method(path)
+        if method.name.lower() in methods:
+            raise CustomMethodError(f"there are two files of the name {path.stem}: give {path} another one")
+        methods[method.name.lower()] = method
+    return tuple(methods.values())
+
+
+def custom_method(path: Path) -> Method:
+    """The method of a file that defines `reward(question)`, `select(question)` or both; see docs/own-rules.md.
+
+    Its name is that of the file. What it does not define is as in QI-DPFL. The file is read here, not run: it runs in
+    the coordinator.
+    """
+    text = path.read_bytes()
+    try:
+        module = ast.parse(text, filename=str(path))
+    except (SyntaxError, ValueError) as error:
+        raise CustomMethodError(f"{path} is not Python: {error}") from error
+    defined = {part.name for part in module.body if isinstance(part, ast.FunctionDef)}
+    if not defined & {"reward", "select"}:
+        raise CustomMethodError(f"{path} defines neither reward(question) nor select(question)")
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", path.stem):
+        raise CustomMethodError(f"{path.stem!r} cannot be the name of a method: letters, digits, _ and - only")
+    if path.suffix != ".py":
+        raise CustomMethodError(f"{path}: the name of a file with Python code ends in .py")
+    if path.stem.lower() in _TAKEN:
+        raise CustomMethodError(f"{path.stem} already means something else: give {path} another name")
+    about = (ast.get_docstring(module) or "rules of your own").strip().splitlines()[0]
+    return Method(
+        name=path.stem,
+        title=path.stem,
+        kept=Kept.CUSTOM if "select" in defined else Kept.THRESHOLD,
+        reward=Reward.CUSTOM if "reward" in defined else Reward.OPTIMAL,
+        role=Role.CUSTOM,
+        about=about,
+        rules_digest=hashlib.sha256(text).hexdigest(),
+    )

@@ -116,7 +116,7 @@ def rounds_of(row: CellRow, first_reward: float, noise: np.random.Generator) -> 
 
 def clients_of(row: CellRow, noise: np.random.Generator) -> tuple[ClientRow, ...]:
     """The clients of a cell; the rule keeps those with the smallest distances, a blind one just some."""
-    kind = BY_NAME[row.method].kept if row.method in BY_NAME else Kept.OWN
+    kind = BY_NAME[row.method].kept if row.method in BY_NAME else Kept.CUSTOM
     spread = 0.05 if row.partition == "iid" else 0.9
     distances = noise.uniform(0.02, spread, CLIENTS)
     order = noise.permutation(CLIENTS) if kind is Kept.BLIND else np.argsort(distances)

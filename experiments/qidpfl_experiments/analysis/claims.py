@@ -38,7 +38,7 @@ class Source(StrEnum):
     PAPER = "paper"
     CONTROL = "control"
     OURS = "ours"
-    OWN = "own"
+    CUSTOM = "own"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +251,7 @@ def claims_about(own: Method) -> tuple[Claim, ...]:
             identifier=f"{own.name}-{suffix}",
             says=f"{own.title} {does} QI-DPFL.",
             where="a method of one's own",
-            source=Source.OWN,
+            source=Source.CUSTOM,
             comparisons=_compared(metric, rule, own.name, "qi-dpfl"),
         )
         for suffix, metric, rule, does in wanted

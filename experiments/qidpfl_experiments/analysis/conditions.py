@@ -17,7 +17,7 @@ PAPER_DATASETS = frozenset({"mnist", "cifar10", "emnist"})
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class Place:
+class Condition:
     """Where methods are compared."""
 
     dataset: str
@@ -51,15 +51,15 @@ class Failure:
     reason: str
 
 
-def places(tables: Tables) -> tuple[Place, ...]:
-    """Every place of the tables, in their order; IID comes first in each data set."""
+def conditions(tables: Tables) -> tuple[Condition, ...]:
+    """Every condition of the tables, in their order; IID comes first in each data set."""
     names = (
         *((row.dataset, row.partition) for row in tables.cells),
         *((row.dataset, row.partition) for row in tables.calibration),
     )
-    found = [Place(dataset=dataset, partition=partition) for dataset, partition in dict.fromkeys(names)]
-    datasets = list(dict.fromkeys(place.dataset for place in found))
-    return tuple(sorted(found, key=lambda place: (datasets.index(place.dataset), not place.is_iid)))
+    found = [Condition(dataset=dataset, partition=partition) for dataset, partition in dict.fromkeys(names)]
+    datasets = list(dict.fromkeys(condition.dataset for condition in found))
+    return tuple(sorted(found, key=lambda condition: (datasets.index(condition.dataset), not condition.is_iid)))
 
 
 def finished(tables: Tables) -> Tables:
@@ -107,23 +107,28 @@ def _failure(
     )
 
 
-def at(tables: Tables, place: Place) -> Tables:
-    """The rows of one place."""
+def for_condition(tables: Tables, condition: Condition) -> Tables:
+    """The rows of one condition."""
     return Tables(
-        cells=tuple(row for row in tables.cells if _is_at(row, place)),
-        rounds=tuple(row for row in tables.rounds if _is_at(row, place)),
-        clients=tuple(row for row in tables.clients if _is_at(row, place)),
-        calibration=tuple(row for row in tables.calibration if _matches(row.dataset, row.partition, place)),
-        fits=tuple(row for row in tables.fits if _matches(row.dataset, row.partition, place)),
+        cells=tuple(row for row in tables.cells if _belongs(row, condition)),
+        rounds=tuple(row for row in tables.rounds if _belongs(row, condition)),
+        clients=tuple(row for row in tables.clients if _belongs(row, condition)),
+        calibration=tuple(row for row in tables.calibration if _matches(row.dataset, row.partition, condition)),
+        fits=tuple(row for row in tables.fits if _matches(row.dataset, row.partition, condition)),
     )
 
 
 def method_named(name: str) -> Method:
-    """The method of this name; one that we do not have is somebody's own."""
-    own = Method(
-        name=name, title=name, kept=Kept.OWN, reward=Reward.OWN, role=Role.OWN, about="a mechanism of one's own"
+    """The method of this name. A name that is not built in belongs to a custom method."""
+    custom = Method(
+        name=name,
+        title=name,
+        kept=Kept.CUSTOM,
+        reward=Reward.CUSTOM,
+        role=Role.CUSTOM,
+        about="a custom method",
     )
-    return BY_NAME.get(name, own)
+    return BY_NAME.get(name, custom)
 
 
 def methods_in(rows: Iterable[Key]) -> tuple[Method, ...]:
@@ -137,9 +142,9 @@ def _key(row: Key) -> tuple[str, str, str, int]:
     return row.dataset, row.partition, row.method, row.seed
 
 
-def _is_at(row: Key, place: Place) -> bool:
-    return _matches(row.dataset, row.partition, place)
+def _belongs(row: Key, condition: Condition) -> bool:
+    return _matches(row.dataset, row.partition, condition)
 
 
-def _matches(dataset: str, partition: str, place: Place) -> bool:
-    return (dataset, partition) == (place.dataset, place.partition)
+def _matches(dataset: str, partition: str, condition: Condition) -> bool:
+    return (dataset, partition) == (condition.dataset, condition.partition)

@@ -1,4 +1,4 @@
-"""Findings: what the tables say about the claims, place by place."""
+"""Findings: what the tables say about the claims, condition by condition."""
 
 import csv
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ from pathlib import Path
 from ..methods import Reward, Role
 from ..results.tables import CellRow, Tables
 from .claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Comparison, Metric, claims_about
-from .conditions import IID, Place, at, finished, method_named, methods_in, places
+from .conditions import IID, Condition, conditions, finished, for_condition, method_named, methods_in
 from .reward_ranges import limits_in, rewards_by_seed
 from .statistics import Differences, Estimate, differences
 from .verdicts import Order, Rule, Verdict, all_of, judge
@@ -26,9 +26,9 @@ _SAME_FACTOR = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One comparison in one place: the effect in the unit of its measure, the verdict, and what to know about it."""
+    """One comparison under one condition: the effect in the unit of its metric, the verdict, and remarks on it."""
 
-    place: Place
+    condition: Condition
     comparison: Comparison
     effect: Estimate
     verdict: Verdict
@@ -37,10 +37,10 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One claim in one place: its verdict, and the findings it rests on."""
+    """One claim in one condition: its verdict, and the findings it rests on."""
 
     claim: Claim
-    place: Place
+    condition: Condition
     findings: tuple[Finding, ...]
 
     @property
@@ -55,32 +55,32 @@ class Outcome:
 
 
 def outcomes(tables: Tables) -> tuple[Outcome, ...]:
-    """Every claim in every place where at least one of its comparisons was run."""
+    """Every claim in every condition where at least one of its comparisons was run."""
     ended = finished(tables)
-    own = [method for method in methods_in(ended.cells) if method.role is Role.OWN]
+    own = [method for method in methods_in(ended.cells) if method.role is Role.CUSTOM]
     claims = (*PAPER_CLAIMS, *OUR_CLAIMS, *(claim for method in own for claim in claims_about(method)))
     found = (
-        Outcome(claim=claim, place=place, findings=_findings(claim, ended, place))
+        Outcome(claim=claim, condition=condition, findings=_findings(claim, ended, condition))
         for claim in claims
-        for place in places(tables)
+        for condition in conditions(tables)
     )
     return tuple(outcome for outcome in found if outcome.findings)
 
 
-def _findings(claim: Claim, tables: Tables, place: Place) -> tuple[Finding, ...]:
-    made = (finding_of(comparison, tables, place) for comparison in claim.comparisons)
+def _findings(claim: Claim, tables: Tables, condition: Condition) -> tuple[Finding, ...]:
+    made = (finding_of(comparison, tables, condition) for comparison in claim.comparisons)
     return tuple(finding for finding in made if finding is not None)
 
 
-def finding_of(comparison: Comparison, tables: Tables, place: Place) -> Finding | None:
-    """What finished cells say about a comparison in one place; None if it was not run there."""
-    if comparison.beyond_iid and place.is_iid:
+def finding_of(comparison: Comparison, tables: Tables, condition: Condition) -> Finding | None:
+    """What finished cells say about a comparison in one condition; None if it was not run there."""
+    if comparison.beyond_iid and condition.is_iid:
         return None
-    measured = _measured(comparison, tables, place)
+    measured = _measured(comparison, tables, condition)
     effect = measured.estimate
     if effect is None:
         return None
-    here, verdict = at(tables, place), judge(comparison.rule, measured.values, effect)
+    here, verdict = for_condition(tables, condition), judge(comparison.rule, measured.values, effect)
     remarks = (
         *_remarks_on_rule(comparison.rule, measured, effect, verdict),
         *_remarks_on_clients(comparison, here.cells),
@@ -88,12 +88,12 @@ def finding_of(comparison: Comparison, tables: Tables, place: Place) -> Finding 
         *_remarks_on_range(comparison, here),
         *_remarks_on_seeds(effect),
     )
-    return Finding(place=place, comparison=comparison, effect=effect, verdict=verdict, remarks=remarks)
+    return Finding(condition=condition, comparison=comparison, effect=effect, verdict=verdict, remarks=remarks)
 
 
-def _measured(comparison: Comparison, tables: Tables, place: Place) -> Differences[int]:
+def _measured(comparison: Comparison, tables: Tables, condition: Condition) -> Differences[int]:
     """The effect of every seed."""
-    here = at(tables, place)
+    here = for_condition(tables, condition)
     if comparison.metric is Metric.GROWTH:
         rewards = _rewards(here, comparison.first)
         last = {seed: of_rounds[-1] for seed, of_rounds in rewards.items()}
@@ -101,7 +101,7 @@ def _measured(comparison: Comparison, tables: Tables, place: Place) -> Differenc
     effects = _compared(comparison, here.cells)
     if not comparison.beyond_iid:
         return effects
-    among_iid = at(tables, Place(dataset=place.dataset, partition=IID))
+    among_iid = for_condition(tables, Condition(dataset=condition.dataset, partition=IID))
     return differences(effects.by_pair, _compared(comparison, among_iid.cells).by_pair)
 
 
@@ -203,10 +203,10 @@ def write_claims(path: Path, found: Iterable[Outcome]) -> None:
 
 
 def _named(outcome: Outcome, finding: Finding) -> tuple[str, ...]:
-    claim, place, comparison = outcome.claim, outcome.place, finding.comparison
+    claim, condition, comparison = outcome.claim, outcome.condition, finding.comparison
     compared = (comparison.metric, comparison.first, comparison.second, comparison.rule.order)
     return (
-        *(claim.identifier, outcome.verdict, claim.source, claim.where, place.dataset, place.partition),
+        *(claim.identifier, outcome.verdict, claim.source, claim.where, condition.dataset, condition.partition),
         *map(str, compared),
     )
 

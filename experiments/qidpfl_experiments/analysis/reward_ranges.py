@@ -26,7 +26,7 @@ class Limits:
 
 
 def limits_in(tables: Tables) -> Limits | None:
-    """The limits in one place: what its calibration admits, or where that admits nothing, what it swept."""
+    """The limits in one condition: what its calibration admits, or where that admits nothing, what it swept."""
     for fit in tables.fits:
         if fit.reward_min is not None:
             return Limits(lowest=fit.reward_min, highest=fit.reward_max, kind="admissible")

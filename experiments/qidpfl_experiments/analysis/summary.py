@@ -1,4 +1,4 @@
-"""Summary: what every method reached in one place, and where its time went, as means over the seeds."""
+"""Summary: what every method reached in one condition, and where its time went, as means over the seeds."""
 
 import math
 from collections.abc import Callable
@@ -21,7 +21,10 @@ PARTS: dict[str, Callable[[RoundRow], float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SummaryRow:
-    """One method in one place. Accuracies are shares; ε is that of the worst client, worth what `guarantee` says."""
+    """One method under one condition.
+
+    Accuracies are fractions. ε is that of the worst client; `guarantee` says how strong it is.
+    """
 
     method: Method
     seeds: int
@@ -49,7 +52,7 @@ class TimeRow:
 
 
 def summary(tables: Tables) -> tuple[SummaryRow, ...]:
-    """What every method reached, from the finished cells of one place."""
+    """What every method reached, from the finished cells of one condition."""
     return tuple(_summary_of(tables, method) for method in methods_in(tables.cells))
 
 
@@ -70,7 +73,7 @@ def _summary_of(tables: Tables, method: Method) -> SummaryRow:
 
 
 def times(tables: Tables) -> tuple[TimeRow, ...]:
-    """Where the time of every method went, from the rounds of one place."""
+    """Where the time of every method went, from the rounds of one condition."""
     return tuple(TimeRow(method=method, parts=_parts(tables, method)) for method in methods_in(tables.rounds))
 
 

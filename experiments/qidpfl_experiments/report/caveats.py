@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from ..analysis.conditions import failures, finished, places
+from ..analysis.conditions import conditions, failures, finished
 from ..results.guarantees import is_heuristic
 from ..results.tables import Tables
 
@@ -66,7 +66,7 @@ def _on_privacy(tables: Tables, reproducible: bool) -> Iterable[str]:
 
 
 def _on_selection(tables: Tables) -> Iterable[str]:
-    partitions = {place.partition for place in places(tables)}
+    partitions = {condition.partition for condition in conditions(tables)}
     if "iid" in partitions:
         yield (
             "Under IID data the label distances of clients are sampling noise. A threshold that lies above this noise "

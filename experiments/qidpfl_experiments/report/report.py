@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..analysis.claims import Claim
-from ..analysis.conditions import Place, at, failures, finished, places
+from ..analysis.conditions import Condition, conditions, failures, finished, for_condition
 from ..analysis.evaluate import Outcome, outcomes, write_claims
 from ..analysis.summary import PARTS, SummaryRow, TimeRow, summary, times
 from ..analysis.verdicts import Verdict
@@ -39,9 +39,9 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Everything about one place."""
+    """Everything about one condition."""
 
-    place: Place
+    condition: Condition
     summary: tuple[SummaryRow, ...]
     outcomes: tuple[Outcome, ...]
     pictures: tuple[Picture, ...]
@@ -50,7 +50,7 @@ class Section:
     @property
     def anchor(self) -> str:
         """Its name within the page."""
-        return f"{self.place.dataset}-{self.place.partition}".replace(" ", "-")
+        return f"{self.condition.dataset}-{self.condition.partition}".replace(" ", "-")
 
 
 def write_report(folder: Path, tables: Tables, about: About) -> None:
@@ -76,20 +76,20 @@ def _values(tables: Tables, about: About, drawn: tuple[Picture, ...], found: tup
     ended = finished(tables)
     sections = tuple(
         Section(
-            place=place,
-            summary=summary(at(ended, place)),
-            outcomes=tuple(outcome for outcome in found if outcome.place == place),
-            pictures=tuple(picture for picture in drawn if picture.place == place),
-            times=times(at(ended, place)),
+            condition=condition,
+            summary=summary(for_condition(ended, condition)),
+            outcomes=tuple(outcome for outcome in found if outcome.condition == condition),
+            pictures=tuple(picture for picture in drawn if picture.condition == condition),
+            times=times(for_condition(ended, condition)),
         )
-        for place in places(tables)
+        for condition in conditions(tables)
     )
     return {
         "about": about,
         "settings": flat(about.settings),
         "sections": sections,
         "claims": tuple(dict.fromkeys(outcome.claim for outcome in found)),
-        "by_claim": {(outcome.claim, outcome.place): outcome for outcome in found},
+        "by_claim": {(outcome.claim, outcome.condition): outcome for outcome in found},
         "tuning": tables.tuning,
         "failures": failures(tables),
         "heuristic": is_heuristic(tables),

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ..methods import QI_DPFL, SWEEPS
 from ..run.calibration import Calibration, write_overrides
 from ..run.cell import CellFiles, CellResult
-from ..run.grid import Planner
+from ..run.grid import GridBuilder
 from ..settings import Setup
 from .damaged_results import DamagedResults
 from .durable_files import write_durably
@@ -206,7 +206,7 @@ def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix:
 
 def _whole_specs(setup: Setup) -> dict[str, dict[str, Any]]:
     cells = {
-        partition: Planner(setup=setup).cell(QI_DPFL, partition=partition, seed=0, rewards=None, leader=None)
+        partition: GridBuilder(setup=setup).cell(QI_DPFL, partition=partition, seed=0, rewards=None, leader=None)
         for partition in setup.partitions
     }
     return {partition: cell.spec.model_dump(mode="json") for partition, cell in cells.items()}

@@ -17,12 +17,12 @@ def main() -> None:
     # Its own standard input is nothing: the pipe stays ours.
     child = subprocess.Popen([sys.executable, "-m", *sys.argv[1:]], stdin=subprocess.DEVNULL)
 
-    def passed_on(number: int, frame: FrameType | None) -> None:
+    def forward(number: int, frame: FrameType | None) -> None:
         child.send_signal(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, passed_on)
-    threading.Thread(target=_end_when_let_go, args=[child], daemon=True).start()
+        signal.signal(number, forward)
+    threading.Thread(target=_end_with_parent, args=[child], daemon=True).start()
     status = child.wait()
     if status < 0:
         signal.signal(-status, signal.SIG_DFL)
@@ -30,7 +30,7 @@ def main() -> None:
     sys.exit(status)
 
 
-def _end_when_let_go(child: "subprocess.Popen[bytes]") -> None:
+def _end_with_parent(child: "subprocess.Popen[bytes]") -> None:
     os.read(sys.stdin.fileno(), 1)
     child.terminate()
 

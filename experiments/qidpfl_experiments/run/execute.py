@@ -22,7 +22,7 @@ from .testbed import Testbed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Story:
+class CellRecord:
     """A task that has ended, as the coordinator and the clients' own journals tell it."""
 
     cell: Cell
@@ -33,10 +33,10 @@ class Story:
     model_digest: str
 
 
-def play(cell: Cell, testbed: Testbed) -> CellResult:
+def run_cell(cell: Cell, testbed: Testbed) -> CellResult:
     """Run a cell; what goes wrong is a result too."""
     try:
-        return _result(_story(cell, testbed))
+        return _result(_run_task(cell, testbed))
     except (ClientError, ProcessEnded) as error:
         return failed(cell, str(error))
     finally:
@@ -68,18 +68,18 @@ def failed(cell: Cell, reason: str) -> CellResult:
     return CellResult(fingerprint=cell.fingerprint, cell=row)
 
 
-def _story(cell: Cell, testbed: Testbed) -> Story:
+def _run_task(cell: Cell, testbed: Testbed) -> CellRecord:
     # An interrupted attempt has left a task and journals behind; neither belongs to the new one.
     shutil.rmtree(testbed.journals(cell.name), ignore_errors=True)
     created = testbed.api.create_task(_task_name(cell, testbed), preset=cell.preset, overrides=cell.overrides)
-    testbed.play(cell.name, code=created.enrolment_codes[0], clients=cell.clients, arguments=_arguments(cell))
+    testbed.run_fleet(cell.name, code=created.enrolment_codes[0], clients=cell.clients, arguments=_arguments(cell))
     task_id = created.task.task_id
     task = testbed.api.task(task_id)
     ledgers = {}
     for ordinal in range(cell.clients):
         with Journal(testbed.journal(cell.name, ordinal), read_only=True) as journal:
             ledgers[ordinal] = read_ledger(journal)
-    return Story(
+    return CellRecord(
         cell=cell,
         task=task,
         clients=testbed.api.clients(task_id),
@@ -100,24 +100,24 @@ def _arguments(cell: Cell) -> list[str]:
     return ["--seed", str(cell.key.seed), "--privacy-value", cell.privacy_value, *noise]
 
 
-def _result(story: Story) -> CellResult:
-    training_s = _training_s(story.ledgers.values())
-    rounds = tuple(_round_row(story, result, training_s[result.round_number]) for result in story.rounds)
-    clients = tuple(_client_row(story, client) for client in story.clients)
+def _result(record: CellRecord) -> CellResult:
+    training_s = _training_s(record.ledgers.values())
+    rounds = tuple(_round_row(record, result, training_s[result.round_number]) for result in record.rounds)
+    clients = tuple(_client_row(record, client) for client in record.clients)
     return CellResult(
-        fingerprint=story.cell.fingerprint, cell=_cell_row(story, rounds, clients), rounds=rounds, clients=clients
+        fingerprint=record.cell.fingerprint, cell=_cell_row(record, rounds, clients), rounds=rounds, clients=clients
     )
 
 
-def _cell_row(story: Story, rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) -> CellRow:
+def _cell_row(record: CellRecord, rounds: Sequence[RoundRow], clients: Sequence[ClientRow]) -> CellRow:
     accuracies = [row.accuracy for row in rounds if row.accuracy is not None]
     unprotected = any(row.spent_rho is None for row in clients)
     costs = [row.cost for row in rounds if row.cost is not None]
     return CellRow(
-        **asdict(story.cell.key),
-        scale=story.cell.scale,
-        state=story.task.state,
-        reason=story.task.reason or "",
+        **asdict(record.cell.key),
+        scale=record.cell.scale,
+        state=record.task.state,
+        reason=record.task.reason or "",
         clients=len(clients),
         selected=sum(row.selected for row in clients),
         rounds=len(rounds),
@@ -129,8 +129,8 @@ def _cell_row(story: Story, rounds: Sequence[RoundRow], clients: Sequence[Client
         cost=math.fsum(costs) if costs else None,
         spent_rho=None if unprotected else max((row.spent_rho or 0.0 for row in clients), default=0.0),
         epsilon=None if unprotected else max((row.epsilon or 0.0 for row in clients), default=0.0),
-        guarantee=_guarantee(story.task.spec),
-        model_digest=story.model_digest,
+        guarantee=_guarantee(record.task.spec),
+        model_digest=record.model_digest,
         wall_s=math.fsum(row.wall_s for row in rounds),
     )
 
@@ -141,19 +141,19 @@ def _guarantee(spec: TaskSpec) -> Guarantee:
     return Guarantee.HEURISTIC if spec.privacy.mechanism.build().heuristic else Guarantee.PROVEN
 
 
-def _round_row(story: Story, result: RoundResult, training: float) -> RoundRow:
+def _round_row(record: CellRecord, result: RoundResult, training: float) -> RoundRow:
     timing = result.timing
     assert timing is not None and timing.settled_at is not None
     wall = (timing.settled_at - timing.opened_at).total_seconds()
     settlement, evaluation = timing.settlement_s or 0.0, timing.evaluation_s or 0.0
     return RoundRow(
-        **asdict(story.cell.key),
+        **asdict(record.cell.key),
         round_number=result.round_number,
         accuracy=result.accuracy,
         loss=result.loss,
         reward=from_micro(result.reward_micro),
         paid=from_micro(result.paid_micro),
-        cost=_cost(story.task.spec, story.clients, result),
+        cost=_cost(record.task.spec, record.clients, result),
         total=result.total,
         declared_total=result.declared_total or 0.0,
         updates=result.updates,
@@ -199,13 +199,13 @@ def _cost(spec: TaskSpec, clients: Sequence[ClientSummary], result: RoundResult)
     )
 
 
-def _client_row(story: Story, client: ClientSummary) -> ClientRow:
-    ledger = story.ledgers[client.ordinal]
-    parts = [part for result in story.rounds for part in result.clients or () if part.ordinal == client.ordinal]
+def _client_row(record: CellRecord, client: ClientSummary) -> ClientRow:
+    ledger = record.ledgers[client.ordinal]
+    parts = [part for result in record.rounds for part in result.clients or () if part.ordinal == client.ordinal]
     delivered = [part.rho for part in parts if part.delivered]
     protected = math.isfinite(ledger.spent_rho)
     return ClientRow(
-        **asdict(story.cell.key),
+        **asdict(record.cell.key),
         ordinal=client.ordinal,
         size=client.size or 0,
         privacy_value=client.privacy_value or 0.0,

@@ -17,12 +17,12 @@ from .cell import Cell, CellResult
 SWEEP_SEED = 1_000_000
 
 
-class Unplannable(Exception):
+class MissingPrerequisite(Exception):
     """A cell cannot be run, because something that it builds on is not there."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planner:
+class GridBuilder:
     """Makes the cells of a run. With `reproducible`, noise comes from the seed too, and protects nothing."""
 
     setup: Setup
@@ -33,11 +33,11 @@ class Planner:
     ) -> Cell:
         """A method on a partition with a seed; `leader` is what came of QI-DPFL there."""
         if method.follows_qi_dpfl and (leader is None or not leader.finished):
-            raise Unplannable("QI-DPFL, whose rewards and number of clients it takes, has failed")
+            raise MissingPrerequisite("QI-DPFL, whose rewards and number of clients it takes, has failed")
         changes = merged(_selection(method, seed, leader), _game(method, seed, rewards, leader))
         return self._cell(method.name, partition, seed, changes, rules_digest=method.rules_digest)
 
-    def unplannable(self, method: Method, *, partition: str, seed: int) -> Cell:
+    def placeholder(self, method: Method, *, partition: str, seed: int) -> Cell:
         """The name and place of a cell that could not be planned."""
         return self._cell(method.name, partition, seed, {})
 
@@ -90,7 +90,7 @@ def _selection(method: Method, seed: int, leader: CellResult | None) -> dict[str
         case Kept.BLIND:
             assert leader is not None
             selection = {"rule": "random", "random_clients": leader.cell.selected, "seed": seed}
-        case Kept.OWN:
+        case Kept.CUSTOM:
             selection = {"rule": "own", "own_rules": method.name}
         case kept:
             selection = {"rule": kept.value}
@@ -104,7 +104,7 @@ def _game(method: Method, seed: int, rewards: RewardRange | None, leader: CellRe
         assert leader is not None
         schedule = [to_micro(row.reward) for row in leader.rounds]
         return {"game": {"policy": "fixed", "reward_schedule_micro": schedule}}
-    own = {"own_rules": method.name} if method.reward is Reward.OWN else {}
+    own = {"own_rules": method.name} if method.reward is Reward.CUSTOM else {}
     return {"game": {"policy": method.reward.value, "seed": seed, **own, **range_overrides(rewards)}}
 
 

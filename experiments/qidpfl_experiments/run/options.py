@@ -12,8 +12,7 @@ from qidpfl_shared.command_line import one_line_errors, sharing_options
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.workloads.workload import WorkloadError
 
-from ..methods import UnknownMethod
-from ..own_methods import OwnMethodError
+from ..methods import CustomMethodError, UnknownMethod
 from ..results.damaged_results import DamagedResults
 from ..results.folder import NotOurFolder
 from ..settings import SETTINGS, SettingsError, Setup, read_settings, setup
@@ -51,7 +50,7 @@ class CellsFailed(Exception):
 
 guarded = one_line_errors(
     "qidpfl-experiments",
-    *(SettingsError, UnknownMethod, OwnMethodError, NotOurFolder, DamagedResults),
+    *(SettingsError, UnknownMethod, CustomMethodError, NotOurFolder, DamagedResults),
     *(CellsFailed, ProcessEnded, AuditFailed),
     *(ClientError, WorkloadError, ImpossibleArgument),
 )

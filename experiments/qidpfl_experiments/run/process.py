@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 _STARTUP_S = 60.0
-_GOODBYE_S = 30.0
-_MOST_STARTS = 5
+_STOP_TIMEOUT_S = 30.0
+_MAX_STARTS = 5
 
 
 class ProcessEnded(Exception):
@@ -50,7 +50,7 @@ class Service:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "QIDPFL_LOG_FORMAT": "json"}
         self._starts += 1
         with self.log.open("a") as log:
-            self._said_before = log.tell()
+            self._log_offset = log.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "qidpfl_experiments.run.child_process", *self._command],
                 stdin=subprocess.PIPE,
@@ -61,13 +61,13 @@ class Service:
                 start_new_session=True,
             )
 
-    def revive(self) -> bool:
+    def restart_if_killed(self) -> bool:
         """Start it again if a signal ended it; raise if it gave up by itself."""
         status = self.process.poll()
         if status is None or status == 0:
             return False
         # A positive status is its own decision, a negative one the signal that ended it.
-        if status > 0 or self._starts >= _MOST_STARTS:
+        if status > 0 or self._starts >= _MAX_STARTS:
             raise ProcessEnded(f"{self.name} ended with {status}: {self.last_line()}")
         self.kill()
         self.start()
@@ -78,23 +78,23 @@ class Service:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self._let_go()
+        self._close_stdin()
 
     def last_line(self) -> str:
         """What it said last."""
-        lines = self._said().strip().splitlines()
+        lines = self._output().strip().splitlines()
         return lines[-1] if lines else "it said nothing"
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         """What it has said since it was started: the log may be that of an earlier one, too."""
         with self.log.open("rb") as log:
-            log.seek(self._said_before)
+            log.seek(self._log_offset)
             return log.read().decode(errors="replace")
 
     def wait_until_served(self) -> None:
         """Wait until a coordinator answers."""
         deadline = time.monotonic() + _STARTUP_S
-        while '"listening"' not in self._said():
+        while '"listening"' not in self._output():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise ProcessEnded(f"{self.name} does not start: {self.last_line()}")
             time.sleep(0.05)
@@ -104,12 +104,12 @@ class Service:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(_GOODBYE_S)
+                self.process.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self.kill()
-        self._let_go()
+        self._close_stdin()
 
-    def _let_go(self) -> None:
+    def _close_stdin(self) -> None:
         if self.process.stdin is not None:
             self.process.stdin.close()
 

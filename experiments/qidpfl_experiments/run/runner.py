@@ -9,8 +9,8 @@ from ..methods import QI_DPFL, Method
 from ..results.tables import TuningRow
 from .calibration import Calibration, calibrated
 from .cell import Cell, CellFiles, CellResult, failure_of
-from .execute import failed, play
-from .grid import Planner, Unplannable
+from .execute import failed, run_cell
+from .grid import GridBuilder, MissingPrerequisite
 from .progress import RunProgress
 from .testbed import Testbed
 
@@ -46,7 +46,7 @@ class Runner:
             self.progress.ended(cell, known, started=None)
             return known
         started = time.monotonic()
-        result = play(cell, self.testbed)
+        result = run_cell(cell, self.testbed)
         # What was cut off by an interruption is not a result.
         return result if self.testbed.stopping else self.keep(cell, result, started=started)
 
@@ -59,11 +59,11 @@ class Runner:
         return result
 
 
-def run_calibrations(runner: Runner, planner: Planner) -> dict[str, Calibration]:
+def run_calibrations(runner: Runner, grid: GridBuilder) -> dict[str, Calibration]:
     """The calibration of every partition."""
-    setup = planner.setup
+    setup = grid.setup
     cells = {
-        partition: [planner.calibration_cell(partition=partition, reward=reward) for reward in setup.rewards]
+        partition: [grid.calibration_cell(partition=partition, reward=reward) for reward in setup.rewards]
         for partition in setup.partitions
     }
     results = iter(runner.results("calibrating", [cell for sweep in cells.values() for cell in sweep]))
@@ -78,13 +78,13 @@ def run_calibrations(runner: Runner, planner: Planner) -> dict[str, Calibration]
     }
 
 
-def run_tuning(runner: Runner, planner: Planner) -> list[TuningRow]:
+def run_tuning(runner: Runner, grid: GridBuilder) -> list[TuningRow]:
     """The validation accuracy of every learning rate on every partition."""
-    rates = [(partition, rate) for partition in planner.setup.partitions for rate in planner.setup.learning_rates]
-    cells = [planner.tuning_cell(partition=partition, learning_rate=rate) for partition, rate in rates]
+    rates = [(partition, rate) for partition in grid.setup.partitions for rate in grid.setup.learning_rates]
+    cells = [grid.tuning_cell(partition=partition, learning_rate=rate) for partition, rate in rates]
     return [
         TuningRow(
-            dataset=planner.setup.dataset,
+            dataset=grid.setup.dataset,
             partition=partition,
             learning_rate=rate,
             accuracy=None if failure_of(result) else result.cell.accuracy,
@@ -95,43 +95,43 @@ def run_tuning(runner: Runner, planner: Planner) -> list[TuningRow]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class MethodComparison:
     """All methods on all partitions with all seeds."""
 
     runner: Runner
-    planner: Planner
+    grid: GridBuilder
     methods: Sequence[Method]
     seeds: Sequence[int]
     calibrations: Mapping[str, Calibration]
 
     def run(self) -> list[CellResult]:
         """What came of every cell. QI-DPFL comes first, because others take their rewards from it."""
-        places = [(partition, seed) for seed in self.seeds for partition in self.planner.setup.partitions]
+        conditions = [(partition, seed) for seed in self.seeds for partition in self.grid.setup.partitions]
         leaders: Leaders = {}
         if any(method == QI_DPFL or method.follows_qi_dpfl for method in self.methods):
-            results = self._play("QI-DPFL", [(QI_DPFL, *place) for place in places], {})
-            leaders = dict(zip(places, results, strict=True))
+            results = self._run("QI-DPFL", [(QI_DPFL, *condition) for condition in conditions], {})
+            leaders = dict(zip(conditions, results, strict=True))
         others = [method for method in self.methods if method != QI_DPFL]
-        wanted = [(method, *place) for place in places for method in others]
-        return [*leaders.values(), *self._play("the other methods", wanted, leaders)]
+        wanted = [(method, *condition) for condition in conditions for method in others]
+        return [*leaders.values(), *self._run("the other methods", wanted, leaders)]
 
-    def _play(self, phase: str, wanted: Sequence[tuple[Method, str, int]], leaders: Leaders) -> list[CellResult]:
+    def _run(self, phase: str, wanted: Sequence[tuple[Method, str, int]], leaders: Leaders) -> list[CellResult]:
         """Play what can be planned; what cannot be is a failed cell."""
         cells: list[Cell] = []
-        hopeless: list[CellResult] = []
+        failures: list[CellResult] = []
         for method, partition, seed in wanted:
             try:
-                cells.append(self._planned(method, partition, seed, leaders))
-            except Unplannable as error:
-                cell = self.planner.unplannable(method, partition=partition, seed=seed)
-                hopeless.append(self.runner.keep(cell, failed(cell, str(error))))
-        return [*self.runner.results(phase, cells), *hopeless]
+                cells.append(self._build_cell(method, partition, seed, leaders))
+            except MissingPrerequisite as error:
+                cell = self.grid.placeholder(method, partition=partition, seed=seed)
+                failures.append(self.runner.keep(cell, failed(cell, str(error))))
+        return [*self.runner.results(phase, cells), *failures]
 
-    def _planned(self, method: Method, partition: str, seed: int, leaders: Leaders) -> Cell:
+    def _build_cell(self, method: Method, partition: str, seed: int, leaders: Leaders) -> Cell:
         calibration = self.calibrations.get(partition)
         if calibration is not None and method.noise and calibration.compared is None:
-            raise Unplannable(f"the calibration, whose range of rewards it needs, has failed: {calibration.statement}")
-        return self.planner.cell(
+            raise MissingPrerequisite(f"the calibration that gives its reward range failed: {calibration.statement}")
+        return self.grid.cell(
             method,
             partition=partition,
             seed=seed,

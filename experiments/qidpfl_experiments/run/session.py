@@ -12,7 +12,7 @@ from qidpfl_shared.protocol.task_spec import TaskSpec, WorkloadSpec
 from qidpfl_shared.workloads.loading import load_workload
 
 from ..results.folder import ResultsFolder, opened
-from .grid import Planner
+from .grid import GridBuilder
 from .options import Request
 from .progress import RunProgress
 from .runner import Runner
@@ -22,18 +22,18 @@ from .testbed import Placement, Testbed
 @contextmanager
 def running(
     asked: Request, *, rules: tuple[Path, ...] = (), own_rules: Mapping[str, str] | None = None
-) -> Iterator[tuple[ResultsFolder, Runner, Planner]]:
+) -> Iterator[tuple[ResultsFolder, Runner, GridBuilder]]:
     """The results folder, and a runner on a live testbed for it.
 
     The folder is made once the data are at hand. The testbed's state is removed at the end, unless it is to be kept, a
     cell failed or the run was cut off.
     """
-    planner = Planner(setup=asked.setup, reproducible=asked.reproducible)
+    grid = GridBuilder(setup=asked.setup, reproducible=asked.reproducible)
     started = time.monotonic()
     with ExitStack() as stack:
         progress = stack.enter_context(RunProgress())
         progress.say(_what(asked))
-        spec = _checked_spec(planner)
+        spec = _checked_spec(grid)
         if spec.privacy.mechanism.build().heuristic:
             progress.say(
                 f"HEURISTIC noise, no privacy guarantee: {spec.privacy.mechanism.name} proves less than declared"
@@ -48,7 +48,7 @@ def running(
         placement = Placement(work=folder.work, data_dir=asked.data_dir, device=asked.device, rules=rules)
         with _started(placement, folder) as testbed:
             runner = Runner(files=folder.cells, jobs=asked.jobs, progress=progress, testbed=testbed)
-            yield folder, runner, planner
+            yield folder, runner, grid
             audit = testbed.audit()
         progress.say(f"audit of the coordinator: {audit}")
         folder.note_run(_command(), audit=audit, wall_s=time.monotonic() - started)
@@ -87,10 +87,10 @@ def _check_device(name: str) -> None:
         choose_device(name)
 
 
-def _checked_spec(planner: Planner) -> TaskSpec:
+def _checked_spec(grid: GridBuilder) -> TaskSpec:
     """The spec of a cell; making one for every partition checks the settings before anything is started."""
-    setup = planner.setup
-    cells = [planner.calibration_cell(partition=partition, reward=setup.rewards[0]) for partition in setup.partitions]
+    setup = grid.setup
+    cells = [grid.calibration_cell(partition=partition, reward=setup.rewards[0]) for partition in setup.partitions]
     specs = [cell.spec for cell in cells]
     return specs[0]
 

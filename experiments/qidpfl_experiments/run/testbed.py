@@ -13,8 +13,8 @@ from qidpfl_client.api import AdminApi, Retries, connect
 from .process import AuditFailed, ProcessEnded, Service, audit, free_port
 
 # The coordinator may have been killed and be starting again.
-_PATIENT = Retries(attempts=20, timeout_s=120.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.2)
-_LOOK_S = 0.1
+_RETRIES = Retries(attempts=20, timeout_s=120.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.2)
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Testbed:
         self._state = placement.work / "coordinator"
         self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
-        self._reviving = threading.Lock()
+        self._restarting = threading.Lock()
         self._stopping = threading.Event()
 
     def __enter__(self) -> "Testbed":
@@ -58,7 +58,7 @@ class Testbed:
             self._coordinator.stop()
             raise
         token = (self._state / "admin.token").read_text().strip()
-        self.api = AdminApi(self._http, token=token, retries=_PATIENT)
+        self.api = AdminApi(self._http, token=token, retries=_RETRIES)
         self._end_what_was_interrupted()
         return self
 
@@ -75,7 +75,7 @@ class Testbed:
         """The journal of one client."""
         return self.journals(name) / f"client-{ordinal:05d}.sqlite"
 
-    def play(self, name: str, *, code: str, clients: int, arguments: Sequence[str]) -> None:
+    def run_fleet(self, name: str, *, code: str, clients: int, arguments: Sequence[str]) -> None:
         """Let a fleet take part in a task until it has ended; whoever is killed meanwhile is started again."""
         self.journals(name).mkdir(parents=True, exist_ok=True)
         code_file = self._placement.work / f"{name}.code"
@@ -84,10 +84,10 @@ class Testbed:
         fleet = Service(f"the fleet of {name}", self._fleet(name, code_file, clients, arguments), self._log(name))
         try:
             while fleet.process.poll() != 0:
-                if self._stopping.wait(_LOOK_S):
+                if self._stopping.wait(_POLL_S):
                     raise ProcessEnded(f"the fleet of {name} was stopped")
-                fleet.revive()
-                self._revive_coordinator()
+                fleet.restart_if_killed()
+                self._restart_coordinator()
         finally:
             fleet.stop()
             code_file.unlink()
@@ -113,10 +113,10 @@ class Testbed:
             if not task.state.ended:
                 self.api.stop(task.task_id)
 
-    def _revive_coordinator(self) -> None:
-        with self._reviving:
-            if self._coordinator.revive():
-                time.sleep(_LOOK_S)
+    def _restart_coordinator(self) -> None:
+        with self._restarting:
+            if self._coordinator.restart_if_killed():
+                time.sleep(_POLL_S)
 
     def _serve(self) -> list[str]:
         return [

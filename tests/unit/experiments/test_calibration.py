@@ -12,7 +12,7 @@ from qidpfl_experiments.results.tables import ClientRow, RoundRow
 from qidpfl_experiments.run.calibration import Calibration, calibrated, write_overrides
 from qidpfl_experiments.run.cell import CellResult
 from qidpfl_experiments.run.execute import failed
-from qidpfl_experiments.run.grid import Planner
+from qidpfl_experiments.run.grid import GridBuilder
 from qidpfl_experiments.settings import read_settings, setup
 from qidpfl_shared.core.equilibrium import equilibrium
 from qidpfl_shared.protocol.presets import preset
@@ -29,7 +29,7 @@ def curve(total: float) -> float:
 
 def a_run(reward: float, accuracy: float | None = None, *, state: str = "finished") -> CellResult:
     """A run in which everybody declares its equilibrium budget, with the accuracy of a known curve."""
-    cell = Planner(setup=SETUP).calibration_cell(partition="iid", reward=reward)
+    cell = GridBuilder(setup=SETUP).calibration_cell(partition="iid", reward=reward)
     total = float(equilibrium(reward=reward, privacy_values=VALUES, privacy_weight=WEIGHT).total)
     nothing: dict[str, Any] = dict.fromkeys(RoundRow.__dataclass_fields__, 0.0)
     values = {"reward": reward, "total": total, "declared_total": total, "accuracy": accuracy or curve(total)}

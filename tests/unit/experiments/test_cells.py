@@ -13,7 +13,7 @@ from qidpfl_experiments.results.folder import NotOurFolder, ResultsFolder, gathe
 from qidpfl_experiments.results.tables import ClientRow, Tables
 from qidpfl_experiments.run.cell import Cell, CellFiles, CellResult
 from qidpfl_experiments.run.execute import failed
-from qidpfl_experiments.run.grid import Planner
+from qidpfl_experiments.run.grid import GridBuilder
 from qidpfl_experiments.settings import Setup, read_settings, setup
 from qidpfl_shared.protocol.presets import merged
 
@@ -21,7 +21,7 @@ SETUP = setup(read_settings(), dataset="digits", scale="smoke", variant="recomme
 
 
 def a_cell(seed: int = 0) -> Cell:
-    return Planner(setup=SETUP).cell(QI_DPFL, partition="iid", seed=seed, rewards=None, leader=None)
+    return GridBuilder(setup=SETUP).cell(QI_DPFL, partition="iid", seed=seed, rewards=None, leader=None)
 
 
 def a_result(cell: Cell) -> CellResult:
@@ -194,7 +194,7 @@ def test_a_folder_in_which_nothing_was_run_can_be_undone(tmp_path: Path) -> None
 
 def test_sweeps_are_not_among_the_cells_that_are_compared(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
-    for cell in (a_cell(), Planner(setup=SETUP).calibration_cell(partition="iid", reward=2.0)):
+    for cell in (a_cell(), GridBuilder(setup=SETUP).calibration_cell(partition="iid", reward=2.0)):
         folder.cells.write(cell, replace(a_result(cell), cell=replace(a_result(cell).cell, method=cell.key.method)))
     assert [row.method for row in folder.write().cells] == ["qi-dpfl"]
 

@@ -103,7 +103,7 @@ def test_a_rule_that_makes_no_sense_is_refused() -> None:
 
 def outcome(identifier: str, tables: Tables, partition: str = "dirichlet") -> Outcome:
     found = (one for one in outcomes(tables) if one.claim.identifier == identifier)
-    return next(one for one in found if one.place.partition == partition)
+    return next(one for one in found if one.condition.partition == partition)
 
 
 def finding(identifier: str, rows: Sequence[CellRow]) -> Finding:
@@ -228,7 +228,7 @@ def test_the_advantage_on_non_iid_data_is_a_difference_of_differences() -> None:
     found = outcome("non-iid-advantage", tables)
     assert found.findings[0].effect.mean == pytest.approx(2.0)
     assert found.verdict is HOLDS
-    assert {one.place.partition for one in outcomes(tables) if one.claim.identifier == "non-iid-advantage"} == {
+    assert {one.condition.partition for one in outcomes(tables) if one.claim.identifier == "non-iid-advantage"} == {
         "dirichlet"
     }
     assert "non-iid-advantage" not in {one.claim.identifier for one in outcomes(Tables(cells=elsewhere))}

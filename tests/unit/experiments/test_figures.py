@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from qidpfl_experiments.analysis.conditions import Place, at
+from qidpfl_experiments.analysis.conditions import Condition, for_condition
 from qidpfl_experiments.methods import BY_NAME
 from qidpfl_experiments.report.figures import FIGURES, Picture, pictures
 from qidpfl_experiments.report.figures.paper import accuracy_of_models, accuracy_of_strategies, calibration
@@ -17,7 +17,7 @@ from qidpfl_experiments.report.figures.style import Drawing, looks, rendered
 from qidpfl_experiments.results.tables import Tables
 from support.synthetic_results import results
 
-PLACE = Place(dataset="mnist", partition="dirichlet")
+CONDITION = Condition(dataset="mnist", partition="dirichlet")
 LOOKS = looks(["my-rule"])
 
 
@@ -63,7 +63,7 @@ def test_settings_of_the_reader_neither_show_nor_change(everything: Tables, draw
     made = drawing(accuracy_of_models(everything, LOOKS))
     with matplotlib.rc_context({"axes.facecolor": "red", "font.size": 30}):
         before = dict(matplotlib.rcParams)
-        assert rendered(made, PLACE) == drawn[0].png
+        assert rendered(made, CONDITION) == drawn[0].png
         assert dict(matplotlib.rcParams) == before
 
 
@@ -76,7 +76,7 @@ def test_a_picture_says_itself_what_is_smaller_than_in_the_paper(
         ("two clients", "Nothing (mnist, dirichlet)\nnot at full scale: two clients"),
         ("", "Nothing (mnist, dirichlet)"),
     ):
-        rendered(made, PLACE, scale_note=note)
+        rendered(made, CONDITION, scale_note=note)
         assert figure.get_suptitle() == title
     smaller = pictures(everything, scale_note="two clients")
     assert all(one.png != other.png for one, other in zip(smaller, drawn, strict=True))
@@ -131,7 +131,7 @@ def test_few_methods_and_one_seed_show_what_there_is(methods: tuple[str, ...]) -
 
 def test_one_seed_is_said_to_have_no_bands() -> None:
     tables = results(methods=("qi-dpfl",), partitions=("dirichlet",), seeds=1)
-    assert "no bands" in drawing(accuracy_of_strategies(at(tables, PLACE), LOOKS)).caption
+    assert "no bands" in drawing(accuracy_of_strategies(for_condition(tables, CONDITION), LOOKS)).caption
 
 
 def test_nothing_gives_no_figures() -> None:

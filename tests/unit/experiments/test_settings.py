@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from qidpfl_experiments.run.grid import Planner
+from qidpfl_experiments.run.grid import GridBuilder
 from qidpfl_experiments.settings import SETTINGS, SettingsError, read_settings, setup
 from qidpfl_shared.protocol.task_spec import PartitionKind
 
@@ -18,7 +18,7 @@ def test_every_scale_of_every_data_set_makes_a_task_on_every_partition(
     dataset: str, scale: str, partition: str
 ) -> None:
     found = setup(ALL, dataset=dataset, scale=scale, variant="recommended", partitions=[partition])
-    spec = Planner(setup=found).calibration_cell(partition=partition, reward=found.rewards[0]).spec
+    spec = GridBuilder(setup=found).calibration_cell(partition=partition, reward=found.rewards[0]).spec
     assert spec.workload.partition is not None
     assert spec.workload.partition.clients == spec.rounds.expected_clients == found.clients
 
@@ -26,7 +26,7 @@ def test_every_scale_of_every_data_set_makes_a_task_on_every_partition(
 @pytest.mark.parametrize("variant", ALL.variants)
 def test_every_variant_makes_a_task_on_mnist(variant: str) -> None:
     found = setup(ALL, dataset="mnist", scale=None, variant=variant, partitions=["iid"])
-    spec = Planner(setup=found).calibration_cell(partition="iid", reward=1.0).spec
+    spec = GridBuilder(setup=found).calibration_cell(partition="iid", reward=1.0).spec
     mechanism = found.task.get("privacy", {}).get("mechanism", {"name": "gradient_once"})["name"]
     assert spec.privacy.mechanism.name == mechanism
 
@@ -37,7 +37,7 @@ def test_every_variant_makes_a_task_on_mnist(variant: str) -> None:
 )
 def test_the_full_scale_is_that_of_the_paper(dataset: str, rounds: int, discount: float) -> None:
     found = setup(ALL, dataset=dataset, scale="full", variant="recommended", partitions=["dirichlet"])
-    spec = Planner(setup=found).calibration_cell(partition="dirichlet", reward=1.0).spec
+    spec = GridBuilder(setup=found).calibration_cell(partition="dirichlet", reward=1.0).spec
     assert (spec.game.horizon, spec.game.discount) == (rounds, discount)
     assert spec.workload.training_records is None and found.is_full
 

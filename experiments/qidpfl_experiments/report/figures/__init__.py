@@ -1,9 +1,9 @@
-"""All figures of a results folder: the paper's, then ours, place by place."""
+"""All figures of a results folder: the paper's, then ours, condition by condition."""
 
 import re
 from dataclasses import dataclass
 
-from ...analysis.conditions import Place, at, finished, places
+from ...analysis.conditions import Condition, conditions, finished, for_condition
 from ...results.tables import Tables
 from .clients import budgets_and_payments, distance_and_selection, privacy_ledgers
 from .extra import accuracy_against_money, wall_clock
@@ -26,9 +26,9 @@ FIGURES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A figure as the bytes of a PNG file, with its place and what is seen on it."""
+    """A figure as the bytes of a PNG file, with its condition and what is seen on it."""
 
-    place: Place
+    condition: Condition
     name: str
     title: str
     caption: str
@@ -37,7 +37,7 @@ class Picture:
     @property
     def file_name(self) -> str:
         """Its name in a folder of figures."""
-        words = (self.place.dataset, self.place.partition, self.name)
+        words = (self.condition.dataset, self.condition.partition, self.name)
         return "-".join(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words) + ".png"
 
 
@@ -45,15 +45,19 @@ def pictures(tables: Tables, *, scale_note: str = "") -> tuple[Picture, ...]:
     """Every figure that the finished cells allow."""
     ended = finished(tables)
     look = looks(cell.method for cell in ended.cells)
-    drawings = ((place, figure(at(ended, place), look)) for place in places(tables) for figure in FIGURES)
+    drawings = (
+        (condition, figure(for_condition(ended, condition), look))
+        for condition in conditions(tables)
+        for figure in FIGURES
+    )
     return tuple(
         Picture(
-            place=place,
+            condition=condition,
             name=drawing.name,
             title=drawing.title,
             caption=drawing.caption,
-            png=rendered(drawing, place, scale_note=scale_note),
+            png=rendered(drawing, condition, scale_note=scale_note),
         )
-        for place, drawing in drawings
+        for condition, drawing in drawings
         if drawing is not None
     )

@@ -57,7 +57,7 @@ def _shifts(of_methods: Sequence[Sequence[CellRow]]) -> list[float]:
     """How far to the right each method is drawn, in money, so that those that paid the same stand side by side."""
     money = [math.fsum(cell.paid for cell in cells) / len(cells) for cells in of_methods]
     beside = _BESIDE * ((max(money) - min(money)) or max(money))
-    return [beside * sum(abs(other - own) < beside for other in money[:place]) for place, own in enumerate(money)]
+    return [beside * sum(abs(other - own) < beside for other in money[:index]) for index, own in enumerate(money)]
 
 
 def _cloud(axes: Axes, method: Method, cells: Sequence[CellRow], looks: Looks, shift: float) -> None:

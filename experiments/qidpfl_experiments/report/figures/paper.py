@@ -135,7 +135,7 @@ def _limits(tables: Tables) -> str:
 
 def _shown(tables: Tables, names: Sequence[str], *, own: bool = True) -> tuple[Method, ...]:
     found = methods_in(tables.cells)
-    return tuple(method for method in found if method.name in names or (own and method.role is Role.OWN))
+    return tuple(method for method in found if method.name in names or (own and method.role is Role.CUSTOM))
 
 
 def _over_rounds(

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...analysis.conditions import Place
+from ...analysis.conditions import Condition
 from ...analysis.statistics import Estimate
 from ...methods import BY_NAME, Method
 
@@ -60,7 +60,7 @@ Lines = Sequence[tuple[Method, Points]]
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """A figure of one place that can be drawn, and what is seen on it."""
+    """A figure of one condition that can be drawn, and what is seen on it."""
 
     name: str
     title: str
@@ -82,27 +82,27 @@ _LOOKS = {
     "fedavg-dp-optimal": Look(colour=SKY, line=":", marker=">"),
     "qi-dpfl-union": Look(colour=PURPLE, line="-", marker="d"),
 }
-_OWN_COLOURS = ("#882255", "#332288", "#44AA99", "#999933")
-_OWN_LINES: tuple[str | tuple[int, tuple[int, ...]], ...] = ("-.", (0, (3, 1, 1, 1, 1, 1)), (0, (5, 1)))
-_OWN_MARKERS = ("*", "8", "H")
+_CUSTOM_COLOURS = ("#882255", "#332288", "#44AA99", "#999933")
+_CUSTOM_LINES: tuple[str | tuple[int, tuple[int, ...]], ...] = ("-.", (0, (3, 1, 1, 1, 1, 1)), (0, (5, 1)))
+_CUSTOM_MARKERS = ("*", "8", "H")
 
 
 def looks(names: Iterable[str]) -> Looks:
     """The look of every method; those of one's own get theirs by name, in turn."""
     own = sorted(set(names) - BY_NAME.keys())
-    return _LOOKS | {name: _own_look(index) for index, name in enumerate(own)}
+    return _LOOKS | {name: _custom_look(index) for index, name in enumerate(own)}
 
 
-def _own_look(index: int) -> Look:
-    turn = index // len(_OWN_COLOURS)
+def _custom_look(index: int) -> Look:
+    turn = index // len(_CUSTOM_COLOURS)
     return Look(
-        colour=_OWN_COLOURS[index % len(_OWN_COLOURS)],
-        line=_OWN_LINES[turn % len(_OWN_LINES)],
-        marker=_OWN_MARKERS[turn % len(_OWN_MARKERS)],
+        colour=_CUSTOM_COLOURS[index % len(_CUSTOM_COLOURS)],
+        line=_CUSTOM_LINES[turn % len(_CUSTOM_LINES)],
+        marker=_CUSTOM_MARKERS[turn % len(_CUSTOM_MARKERS)],
     )
 
 
-def rendered(drawing: Drawing, place: Place, *, scale_note: str = "") -> bytes:
+def rendered(drawing: Drawing, condition: Condition, *, scale_note: str = "") -> bytes:
     """The PNG of a figure under its title, which also says what is smaller than in the paper: pictures travel alone.
 
     The reader's own settings of matplotlib do not show in it, and are left as they were.
@@ -110,7 +110,7 @@ def rendered(drawing: Drawing, place: Place, *, scale_note: str = "") -> bytes:
     with matplotlib.style.context(["default", _STYLE]):
         buffer = io.BytesIO()
         figure = drawing.draw()
-        title = f"{drawing.title} ({place.title})" + (f"\nnot at full scale: {scale_note}" if scale_note else "")
+        title = f"{drawing.title} ({condition.title})" + (f"\nnot at full scale: {scale_note}" if scale_note else "")
         figure.suptitle(title, x=0.01, horizontalalignment="left", fontsize=10)
         figure.savefig(buffer, format="png", metadata={"Software": None})
         return buffer.getvalue()

@@ -10,14 +10,14 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from story import Story, part_of
+from task_record import TaskRecord, part_of
 
 from qidpfl_client.api import AdminApi
 from qidpfl_experiments.run.process import ProcessEnded
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.protocol.messages import RoundResult, TaskState
 
-_LOOK_S = 0.3
+_POLL_S = 0.3
 
 
 class Watch:
@@ -29,67 +29,67 @@ class Watch:
         self._kill_in_round = kill_in_round
         self._console = Console(highlight=False)
         self._began = time.monotonic()
-        self._given_up: list[ProcessEnded] = []
+        self._failed: list[ProcessEnded] = []
 
-    def until_the_end(self) -> Story:
+    def until_the_end(self) -> TaskRecord:
         """Watch until the task has ended."""
         task_id = self._api.tasks()[0].task_id
-        story = Story(self._api.task(task_id))
-        with Live(console=self._console, auto_refresh=False, transient=True) as live, self._reviving(live):
+        record = TaskRecord(self._api.task(task_id))
+        with Live(console=self._console, auto_refresh=False, transient=True) as live, self._restarting(live):
             while True:
-                if self._given_up:
-                    raise self._given_up[0]
-                story.task = self._api.task(task_id)
-                self._follow(story, live)
-                if story.task.state.ended:
+                if self._failed:
+                    raise self._failed[0]
+                record.task = self._api.task(task_id)
+                self._follow(record, live)
+                if record.task.state.ended:
                     break
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
         if self._console.is_terminal:
-            self._console.print(_table(story))
-        self._console.print(f"\nThe task is {story.task.state}: {story.task.reason}, after {self._elapsed():.0f} s.")
-        return story
+            self._console.print(_table(record))
+        self._console.print(f"\nThe task is {record.task.state}: {record.task.reason}, after {self._elapsed():.0f} s.")
+        return record
 
     @contextmanager
-    def _reviving(self, live: Live) -> Iterator[None]:
+    def _restarting(self, live: Live) -> Iterator[None]:
         """Start again what is killed, also while a call waits for the answer of a coordinator that is gone."""
         over = threading.Event()
 
-        def revive() -> None:
-            while not over.wait(_LOOK_S) and not self._given_up:
+        def restart() -> None:
+            while not over.wait(_POLL_S) and not self._failed:
                 try:
-                    for name in self._testbed.revive():
+                    for name in self._testbed.restart_killed():
                         live.console.print(f"{name} was killed: started again, it goes on where it was")
                 except ProcessEnded as error:
-                    self._given_up.append(error)
+                    self._failed.append(error)
 
-        reviver = threading.Thread(target=revive, daemon=True)
-        reviver.start()
+        restarter = threading.Thread(target=restart, daemon=True)
+        restarter.start()
         try:
             yield
         finally:
             over.set()
-            reviver.join()
+            restarter.join()
 
-    def _follow(self, story: Story, live: Live) -> None:
-        if story.task.state is TaskState.ENROLLING:
+    def _follow(self, record: TaskRecord, live: Live) -> None:
+        if record.task.state is TaskState.ENROLLING:
             live.update(
-                Text(f"{story.task.clients} of {self._testbed.scenario.clients} clients are here"), refresh=True
+                Text(f"{record.task.clients} of {self._testbed.scenario.clients} clients are here"), refresh=True
             )
             return
-        if not story.clients:
-            story.clients = self._api.clients(story.task.task_id)
-            live.console.print(_selection(story))
+        if not record.clients:
+            record.clients = self._api.clients(record.task.task_id)
+            live.console.print(_selection(record))
             if not self._console.is_terminal:
-                self._print_rows([_head(story)])
-        for number in range(len(story.rounds) + 1, story.task.settled_rounds + 1):
-            story.rounds.append(self._api.round(story.task.task_id, number))
+                self._print_rows([_head(record)])
+        for number in range(len(record.rounds) + 1, record.task.settled_rounds + 1):
+            record.rounds.append(self._api.round(record.task.task_id, number))
             if not self._console.is_terminal:
-                self._print_rows([_row(story, story.rounds[-1])])
-        if self._kill_in_round is not None and story.task.settled_rounds >= self._kill_in_round - 1:
+                self._print_rows([_row(record, record.rounds[-1])])
+        if self._kill_in_round is not None and record.task.settled_rounds >= self._kill_in_round - 1:
             self._kill_in_round = None
             self._testbed.coordinator.kill()
             self._testbed.coordinator.process.wait()
-        live.update(Group(_table(story), Text(f"{self._elapsed():.0f} s")), refresh=True)
+        live.update(Group(_table(record), Text(f"{self._elapsed():.0f} s")), refresh=True)
 
     def _print_rows(self, rows: Iterable[list[str]]) -> None:
         for row in rows:
@@ -99,12 +99,12 @@ class Watch:
         return time.monotonic() - self._began
 
 
-def _selection(story: Story) -> Table:
-    threshold = story.task.spec.selection.distance_threshold
+def _selection(record: TaskRecord) -> Table:
+    threshold = record.task.spec.selection.distance_threshold
     table = Table(title=f"Selection: label distance at most {threshold:g}", title_justify="left", box=None)
     for name in ("client", "records", "privacy value", "label distance", "verdict"):
         table.add_column(name, justify="left" if name == "verdict" else "right")
-    for client in story.clients:
+    for client in record.clients:
         table.add_row(
             str(client.ordinal),
             str(client.size),
@@ -116,28 +116,28 @@ def _selection(story: Story) -> Table:
     return table
 
 
-def _table(story: Story) -> Table:
+def _table(record: TaskRecord) -> Table:
     table = Table(title="Rounds: who sold how much privacy (rho), and for what", title_justify="left", box=None)
-    for name in _head(story):
+    for name in _head(record):
         table.add_column(name, justify="right", no_wrap=True)
-    for result in story.rounds:
-        table.add_row(*_row(story, result))
+    for result in record.rounds:
+        table.add_row(*_row(record, result))
     return table
 
 
-def _head(story: Story) -> list[str]:
-    clients = [f"#{client.ordinal}" for client in story.selected]
+def _head(record: TaskRecord) -> list[str]:
+    clients = [f"#{client.ordinal}" for client in record.selected]
     return ["round", "reward", *clients, "paid", "accuracy", "epsilon"]
 
 
-def _row(story: Story, result: RoundResult) -> list[str]:
+def _row(record: TaskRecord, result: RoundResult) -> list[str]:
     return [
         str(result.round_number),
         f"{from_micro(result.reward_micro):.2f}",
-        *(_budget(result, client.ordinal) for client in story.selected),
+        *(_budget(result, client.ordinal) for client in record.selected),
         f"{from_micro(result.paid_micro):.2f}",
         "-" if result.accuracy is None else f"{result.accuracy:.3f}",
-        f"{story.epsilon(rounds=result.round_number):.2f}",
+        f"{record.epsilon(rounds=result.round_number):.2f}",
     ]
 
 

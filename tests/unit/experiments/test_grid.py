@@ -10,12 +10,12 @@ from qidpfl_experiments.methods import BY_NAME, METHODS, QI_DPFL, Method, Reward
 from qidpfl_experiments.results.tables import RoundRow
 from qidpfl_experiments.run.cell import CellResult
 from qidpfl_experiments.run.execute import failed
-from qidpfl_experiments.run.grid import SWEEP_SEED, Planner, Unplannable
+from qidpfl_experiments.run.grid import SWEEP_SEED, GridBuilder, MissingPrerequisite
 from qidpfl_experiments.settings import read_settings, setup
 from qidpfl_shared.core.reward import RewardRange
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
-PLANNER = Planner(
+GRID = GridBuilder(
     setup=setup(read_settings(), dataset="digits", scale="smoke", variant="recommended", partitions=["dirichlet"])
 )
 RANGE = RewardRange(minimum=5.0, maximum=50.0)
@@ -28,14 +28,14 @@ def a_round(number: int, reward: float) -> RoundRow:
 
 
 def leader() -> CellResult:
-    cell = PLANNER.cell(QI_DPFL, partition="dirichlet", seed=1, rewards=RANGE, leader=None)
+    cell = GRID.cell(QI_DPFL, partition="dirichlet", seed=1, rewards=RANGE, leader=None)
     result = failed(cell, "")
     rounds = tuple(a_round(number, reward) for number, reward in ((1, 8.123456), (2, 9.0), (3, 10.5)))
     return replace(result, cell=replace(result.cell, state="finished", selected=4), rounds=rounds)
 
 
 def spec_of(method: Method) -> TaskSpec:
-    return PLANNER.cell(method, partition="dirichlet", seed=1, rewards=RANGE, leader=leader()).spec
+    return GRID.cell(method, partition="dirichlet", seed=1, rewards=RANGE, leader=leader()).spec
 
 
 def test_every_method_makes_a_valid_task() -> None:
@@ -64,8 +64,8 @@ def test_methods_that_follow_take_rewards_and_number_of_clients_from_qi_dpfl() -
 @pytest.mark.parametrize("method", [method for method in METHODS if method.follows_qi_dpfl], ids=lambda m: m.name)
 def test_what_follows_a_failed_qi_dpfl_cannot_be_planned(method: Method) -> None:
     broken = replace(leader(), cell=replace(leader().cell, state="failed"))
-    with pytest.raises(Unplannable):
-        PLANNER.cell(method, partition="dirichlet", seed=1, rewards=RANGE, leader=broken)
+    with pytest.raises(MissingPrerequisite):
+        GRID.cell(method, partition="dirichlet", seed=1, rewards=RANGE, leader=broken)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
@@ -77,23 +77,23 @@ def test_noise_is_bought_and_nothing_else_is(method: Method) -> None:
 def test_the_same_seed_divides_the_data_alike_for_all_methods_and_another_does_not() -> None:
     divided = {spec_of(method).workload.partition for method in METHODS}
     assert len(divided) == 1
-    other = PLANNER.cell(QI_DPFL, partition="dirichlet", seed=2, rewards=RANGE, leader=None)
+    other = GRID.cell(QI_DPFL, partition="dirichlet", seed=2, rewards=RANGE, leader=None)
     assert other.spec.workload.partition not in divided
 
 
 def test_a_sweep_looks_at_validation_records_and_at_a_division_of_its_own() -> None:
     for cell in (
-        PLANNER.calibration_cell(partition="dirichlet", reward=3.0),
-        PLANNER.tuning_cell(partition="dirichlet", learning_rate=0.5),
+        GRID.calibration_cell(partition="dirichlet", reward=3.0),
+        GRID.tuning_cell(partition="dirichlet", learning_rate=0.5),
     ):
-        assert cell.spec.workload.validation_records == PLANNER.setup.validation_records
+        assert cell.spec.workload.validation_records == GRID.setup.validation_records
         assert cell.key.seed == SWEEP_SEED
     assert spec_of(QI_DPFL).workload.validation_records is None
 
 
 def test_noise_comes_from_the_seed_only_where_a_repeat_is_asked_for() -> None:
-    plain = PLANNER.cell(QI_DPFL, partition="dirichlet", seed=1, rewards=RANGE, leader=None)
-    repeatable = replace(PLANNER, reproducible=True).cell(
+    plain = GRID.cell(QI_DPFL, partition="dirichlet", seed=1, rewards=RANGE, leader=None)
+    repeatable = replace(GRID, reproducible=True).cell(
         QI_DPFL, partition="dirichlet", seed=1, rewards=RANGE, leader=None
     )
     assert (plain.unsafe_seed, repeatable.unsafe_seed) == (None, 1)
@@ -102,7 +102,7 @@ def test_noise_comes_from_the_seed_only_where_a_repeat_is_asked_for() -> None:
 
 def test_other_rules_of_the_same_name_are_another_cell() -> None:
     fingerprints = {
-        PLANNER.cell(
+        GRID.cell(
             replace(QI_DPFL, rules_digest=digest), partition="dirichlet", seed=1, rewards=RANGE, leader=None
         ).fingerprint
         for digest in ("", "a", "b")
@@ -112,7 +112,7 @@ def test_other_rules_of_the_same_name_are_another_cell() -> None:
 
 def test_overrides_can_be_sent() -> None:
     for method in METHODS:
-        cell = PLANNER.cell(method, partition="dirichlet", seed=1, rewards=RANGE, leader=leader())
+        cell = GRID.cell(method, partition="dirichlet", seed=1, rewards=RANGE, leader=leader())
         assert json.loads(json.dumps(cell.overrides)) == cell.overrides
 
 

@@ -8,7 +8,7 @@ from qidpfl_shared.protocol.messages import ClientResult, ClientSummary, RoundRe
 
 
 @dataclass
-class Story:
+class TaskRecord:
     """A task so far."""
 
     task: TaskView

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from qidpfl_experiments.methods import Kept, Reward, Role
-from qidpfl_experiments.own_methods import OwnMethodError, own_method, own_methods
+from qidpfl_experiments.methods import CustomMethodError, Kept, Reward, Role, custom_method, custom_methods
 
 REWARD = "def reward(question):\n    return 1.0\n"
 SELECT = "def select(question):\n    return [True]\n"
@@ -20,25 +19,25 @@ def written(folder: Path, text: str, name: str = "generous.py") -> Path:
 @pytest.mark.parametrize(
     ("text", "kept", "reward"),
     [
-        (REWARD, Kept.THRESHOLD, Reward.OWN),
-        (SELECT, Kept.OWN, Reward.OPTIMAL),
-        (REWARD + SELECT, Kept.OWN, Reward.OWN),
+        (REWARD, Kept.THRESHOLD, Reward.CUSTOM),
+        (SELECT, Kept.CUSTOM, Reward.OPTIMAL),
+        (REWARD + SELECT, Kept.CUSTOM, Reward.CUSTOM),
     ],
 )
 def test_what_a_file_does_not_define_is_as_in_qi_dpfl(tmp_path: Path, text: str, kept: Kept, reward: Reward) -> None:
-    method = own_method(written(tmp_path, f'"""Pays well.\n\nVery."""\n{text}'))
-    assert (method.name, method.kept, method.reward, method.role) == ("generous", kept, reward, Role.OWN)
+    method = custom_method(written(tmp_path, f'"""Pays well.\n\nVery."""\n{text}'))
+    assert (method.name, method.kept, method.reward, method.role) == ("generous", kept, reward, Role.CUSTOM)
     assert method.about == "Pays well."
     assert method.noise
 
 
 def test_changed_rules_have_another_digest(tmp_path: Path) -> None:
-    before = own_method(written(tmp_path, REWARD))
-    assert own_method(written(tmp_path, REWARD.replace("1.0", "2.0"))).rules_digest != before.rules_digest
+    before = custom_method(written(tmp_path, REWARD))
+    assert custom_method(written(tmp_path, REWARD.replace("1.0", "2.0"))).rules_digest != before.rules_digest
 
 
 def test_the_file_is_not_run(tmp_path: Path) -> None:
-    own_method(written(tmp_path, f"raise SystemExit('run')\n{REWARD}"))
+    custom_method(written(tmp_path, f"raise SystemExit('run')\n{REWARD}"))
 
 
 @pytest.mark.parametrize(
@@ -55,13 +54,13 @@ def test_the_file_is_not_run(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_a_method_gets_one_line(tmp_path: Path, text: str, name: str, message: str) -> None:
-    with pytest.raises(OwnMethodError, match=message):
-        own_method(written(tmp_path, text, name))
+    with pytest.raises(CustomMethodError, match=message):
+        custom_method(written(tmp_path, text, name))
 
 
 def test_two_files_of_one_name_are_no_two_methods(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     paths = [written(tmp_path, REWARD), written(tmp_path / "other", SELECT, "Generous.py")]
-    assert [method.name for method in own_methods(paths[:1])] == ["generous"]
-    with pytest.raises(OwnMethodError, match=r"there are two files of the name Generous: give .* another one"):
-        own_methods(paths)
+    assert [method.name for method in custom_methods(paths[:1])] == ["generous"]
+    with pytest.raises(CustomMethodError, match=r"there are two files of the name Generous: give .* another one"):
+        custom_methods(paths)
