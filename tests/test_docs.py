@@ -39,10 +39,8 @@ DOCKER = (ROOT / "docs" / "docker.md").read_text()
 OWN_RULES = (ROOT / "docs" / "own-rules.md").read_text()
 EXPERIMENTS = (ROOT / "docs" / "experiments.md").read_text()
 RESULTS = ROOT / "docs" / "results"
-LINKS = re.findall(
-    r"\]\(([^)#:]+)\)",
-    README + PAPER_MAP + PROTOCOL + OPERATIONS + PARTICIPANT + CLIENTS + WORKLOADS + DOCKER + OWN_RULES + EXPERIMENTS,
-)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKS = [(page, link) for page in PAGES for link in sorted(set(re.findall(r"\]\(([^)#:]+)\)", page.read_text())))]
 
 
 def rows() -> list[tuple[str, ...]]:
@@ -230,6 +228,14 @@ def test_every_command_of_the_readme_exists(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`([\w.-]+/[\w./-]+|\.env\.example)`", ARCHITECTURE))))
+def test_every_path_of_the_architecture_exists(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
 COMPOSE_IMPORTS = [
     tuple(found)
     for file in sorted(ROOT.glob("docker-compose*.yml"))
@@ -242,6 +248,12 @@ def test_what_the_compose_files_import_exists(module: str, name: str) -> None:
     assert hasattr(importlib.import_module(module), name)
 
 
-@pytest.mark.parametrize("link", sorted(set(LINKS)))
-def test_every_relative_link_leads_somewhere(link: str) -> None:
-    assert (ROOT / link).exists() or (ROOT / "docs" / link).exists()
+@pytest.mark.parametrize(("page", "link"), LINKS, ids=[f"{page.name}:{link}" for page, link in LINKS])
+def test_every_relative_link_leads_somewhere(page: Path, link: str) -> None:
+    assert (page.parent / link).exists()
+
+
+def test_the_readme_is_short_and_links_every_page() -> None:
+    assert len(README.splitlines()) <= 150
+    linked = {(page.parent / link).resolve() for page, link in LINKS if page.name == "README.md"}
+    assert linked >= {page for page in PAGES if page.name != "README.md"}
