@@ -1,11 +1,13 @@
-"""The HTTP API: thin routes over the use cases.
+"""The HTTP API: thin routes over the use cases in `service`.
 
-app         `create_app`: everything joined
-context     what every route has at hand
-auth        roles and tokens
-problems    every error as problem+json
-announcements  long polls, woken from one cached board per task
-uploads     bodies of updates, streamed to disk
-limits      how many requests at once
-admin, participants, reading, operations   the routes
+app            `create_app` builds the application
+context        what all routes share
+auth           roles and tokens
+errors         every error as problem+json
+openapi, json  the OpenAPI document, strict JSON bodies
+uploads        vectors in request bodies, streamed to disk
+batching       requests that share one piece of work
+caches         models and results kept in memory
+limits, http_protocol, metrics   limits on requests, timeouts of connections, Prometheus metrics
+routes         one module per resource
 """

@@ -1,4 +1,4 @@
-"""`create_app`: the parts joined into one application. Importing this module creates nothing."""
+"""`create_app` builds the application from its parts. Importing this module creates nothing."""
 
 import gc
 from collections.abc import AsyncIterator
@@ -14,16 +14,17 @@ from ..settings import Settings
 from ..store.store import Store
 from ..tokens import Secrets
 from . import errors
+from .auth import CallerCache
 from .context import Context
 from .limits import RequestLimits
 from .metrics import Metrics
 from .openapi import DocumentedApp
-from .routes import clients, operations, reading, roster, tasks
+from .routes import clients, models, operations, rounds, tasks
 
-_DESCRIPTION = """A coordinator buys privacy from clients to train one model.
+_DESCRIPTION = """The server pays clients for their privacy budget and trains one model with them.
 
-Enrol, store a profile, wait for an announcement, declare a budget, upload the noised update, read the ledger. Every
-error is problem+json with a stable `code`; see docs/protocol.md for the whole story."""
+A client enrols, stores a profile, waits for an announcement, declares a budget, uploads the noised update and reads its
+ledger. Every error is problem+json with a stable `code`. The whole protocol is in docs/protocol.md."""
 
 
 def create_app(
@@ -35,17 +36,17 @@ def create_app(
     scheduler: Scheduler,
     notifier: ChangeNotifier,
 ) -> FastAPI:
-    """The application over a store that is already open."""
+    """The application on a store that is already open."""
     metrics = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # What was loaded stays for good: the garbage collector need not look through it again and again.
+        # The loaded modules stay in memory: the garbage collector need not scan them again.
         gc.freeze()
         notifier.listen()
         notifier.on_change(scheduler.wake)
         scheduler.on_settlement(metrics.observe_settlement)
-        notifier.on_foreign_change(app.state.context.callers.forget)
+        notifier.on_foreign_change(app.state.callers.clear)
         async with anyio.create_task_group() as group:
             group.start_soon(notifier.run)
             group.start_soon(scheduler.run)
@@ -63,9 +64,10 @@ def create_app(
         openapi_url="/openapi.json" if docs else None,
         docs_url="/docs" if docs else None,
         redoc_url=None,
-        # A redirect would lead to whatever host the caller has named.
+        # A redirect would go to the host that the caller names in its headers.
         redirect_slashes=False,
     )
+    app.state.callers = CallerCache()
     app.state.context = Context(
         settings=settings,
         store=store,
@@ -76,7 +78,8 @@ def create_app(
         metrics=metrics,
     )
     errors.install(app)
-    for router in (clients.router, roster.router, reading.router, tasks.router, operations.router):
+    # Routes match in this order: `/clients/me` before `/clients/{client_id}`, `/rounds/current` before a number.
+    for router in (clients.router, rounds.router, models.router, tasks.router, operations.router):
         app.include_router(router)
     app.add_middleware(RequestLimits, metrics=metrics, max_requests=settings.max_requests)
     return app

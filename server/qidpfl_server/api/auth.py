@@ -1,19 +1,23 @@
-"""Who is calling: admin, viewer, a client of one task, or somebody with an enrolment code.
+"""Authentication: the role behind the token or enrolment code of a request, and which role may do what.
 
-Unknown, wrong and revoked credentials get one and the same answer. What a known caller may not do is 403.
+The server gives unknown, wrong and revoked credentials the same 401, so that an answer tells nothing about tokens. A
+caller that is known but may not do something gets 403.
 """
 
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated
 
-from fastapi import Depends, Path, Security
+from fastapi import Depends, Path, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from qidpfl_shared.protocol.errors import ErrorCode
 
 from ..errors import RequestRefused
 from ..identifiers import hash_secret, same_secret
-from .callers import Caller, CallerRole
 from .context import Context, Ctx
+
+_MAX_CACHED_CALLERS = 100_000
 
 bearer = HTTPBearer(auto_error=False, description="an admin, viewer or client token, or an enrolment code")
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(bearer)]
@@ -21,7 +25,60 @@ RoundNumber = Annotated[int, Path(ge=1, le=1_000_000, description="the number of
 TaskId = Annotated[str, Path(max_length=64, pattern=r"^[0-9a-f]{1,64}$", description="the id of a task")]
 
 
-async def identify(context: Ctx, credentials: Bearer) -> Caller:
+class CallerRole(StrEnum):
+    """The roles; each has its own credentials."""
+
+    ADMIN = "admin"
+    VIEWER = "viewer"
+    CLIENT = "client"
+    CODE = "code"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A caller with valid credentials. A client and a holder of an enrolment code belong to one task."""
+
+    role: CallerRole
+    client_id: str | None = None
+    task_id: str | None = None
+
+
+class CallerCache:
+    """Callers by the hash of their token, so that most requests do not read the store.
+
+    The cache is cleared when a token may have been revoked: at once by this process, within a second by another one.
+    """
+
+    def __init__(self) -> None:
+        self._by_hash: dict[str, Caller] = {}
+        self.generation = 0
+
+    def get(self, token_hash: str) -> Caller | None:
+        return self._by_hash.get(token_hash)
+
+    def add(self, token_hash: str, caller: Caller, *, generation: int) -> None:
+        """Cache a caller that was read in this generation; an older one may have been revoked since."""
+        if generation != self.generation:
+            return
+        if len(self._by_hash) >= _MAX_CACHED_CALLERS:
+            self.clear()
+        self._by_hash[token_hash] = caller
+
+    def clear(self) -> None:
+        self._by_hash.clear()
+        self.generation += 1
+
+
+async def get_caller_cache(request: Request) -> CallerCache:
+    """A coroutine, so that FastAPI does not use a thread for it."""
+    callers: CallerCache = request.app.state.callers
+    return callers
+
+
+Callers = Annotated[CallerCache, Depends(get_caller_cache)]
+
+
+async def identify(context: Ctx, callers: Callers, credentials: Bearer) -> Caller:
     """The caller of a request, or 401."""
     if credentials is None:
         raise RequestRefused(ErrorCode.UNAUTHENTICATED)
@@ -31,11 +88,13 @@ async def identify(context: Ctx, credentials: Bearer) -> Caller:
     if same_secret(token, context.secrets.viewer):
         return Caller(CallerRole.VIEWER)
     token_hash = hash_secret(token)
-    era = context.callers.era
-    found = context.callers.get(token_hash) or await _look_up(context, token_hash)
+    if (cached := callers.get(token_hash)) is not None:
+        return cached
+    generation = callers.generation
+    found = await _look_up(context, token_hash)
     if found is None:
         raise RequestRefused(ErrorCode.UNAUTHENTICATED)
-    context.callers.add(token_hash, found, era=era)
+    callers.add(token_hash, found, generation=generation)
     return found
 
 
@@ -70,7 +129,7 @@ async def reader(task_id: TaskId, caller: Identified) -> Caller:
     return caller
 
 
-async def anybody_of_task(task_id: TaskId, caller: Identified) -> Caller:
+async def task_caller(task_id: TaskId, caller: Identified) -> Caller:
     """Admin, viewer, a client of this task, or a holder of its enrolment code."""
     if caller.task_id is not None and caller.task_id != task_id:
         raise RequestRefused(ErrorCode.FORBIDDEN)
@@ -87,5 +146,5 @@ async def participant(task_id: TaskId, caller: Identified) -> str:
 Admin = Annotated[Caller, Depends(admin)]
 Operator = Annotated[Caller, Depends(operator)]
 Reader = Annotated[Caller, Depends(reader)]
-AnybodyOfTask = Annotated[Caller, Depends(anybody_of_task)]
+TaskCaller = Annotated[Caller, Depends(task_caller)]
 ClientId = Annotated[str, Depends(participant)]

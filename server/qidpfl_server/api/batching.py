@@ -1,4 +1,4 @@
-"""Calls that wait at the same time are answered by one piece of work: the more of them, the less each costs."""
+"""Batches of requests: requests that wait at the same time are answered by one piece of work."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -8,14 +8,14 @@ Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-_LARGEST_GROUP = 128
+_MAX_BATCH = 128
 
 
-class Together(Generic[Key, Item, Answer]):
-    """Gathers items by key. `work` gets a group and returns for each item, in order, its answer or its error.
+class RequestBatcher(Generic[Key, Item, Answer]):
+    """Collects items by key. `work` gets a batch and returns, in order, the answer or the error of each item.
 
-    A group is what has come while the one before it was being worked on, so that nobody waits for company. An error
-    that `work` raises is everybody's.
+    A batch is what arrived while the previous one was in progress: a request never waits for a batch to fill. An
+    error that `work` raises is the answer to each item of the batch.
     """
 
     def __init__(self, work: Callable[[Key, Sequence[Item]], Awaitable[Sequence[Answer | Exception]]]) -> None:
@@ -23,34 +23,34 @@ class Together(Generic[Key, Item, Answer]):
         self._waiting: dict[Key, list[tuple[Item, asyncio.Future[Answer]]]] = {}
         self._workers: set[asyncio.Task[None]] = set()
 
-    async def ask(self, key: Key, item: Item) -> Answer:
-        """The answer to one item, or its error raised."""
+    async def submit(self, key: Key, item: Item) -> Answer:
+        """The answer to one item. Raises its error."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if key in self._waiting:
             self._waiting[key].append((item, answer))
         else:
             self._waiting[key] = [(item, answer)]
-            worker = asyncio.create_task(self._serve(key))
+            worker = asyncio.create_task(self._run(key))
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
         return await answer
 
-    async def _serve(self, key: Key) -> None:
+    async def _run(self, key: Key) -> None:
         while waiting := self._waiting[key]:
-            group, self._waiting[key] = waiting[:_LARGEST_GROUP], waiting[_LARGEST_GROUP:]
-            # Whoever has gone away meanwhile no longer wants an answer.
-            group = [(item, answer) for item, answer in group if not answer.done()]
-            if group:
-                await self._answer(key, group)
+            batch, self._waiting[key] = waiting[:_MAX_BATCH], waiting[_MAX_BATCH:]
+            # A request that was cancelled while it waited needs no answer.
+            batch = [(item, answer) for item, answer in batch if not answer.done()]
+            if batch:
+                await self._answer(key, batch)
         del self._waiting[key]
 
-    async def _answer(self, key: Key, group: list[tuple[Item, "asyncio.Future[Answer]"]]) -> None:
+    async def _answer(self, key: Key, batch: list[tuple[Item, "asyncio.Future[Answer]"]]) -> None:
         outcomes: Sequence[Answer | Exception]
         try:
-            outcomes = await self._work(key, [item for item, _ in group])
+            outcomes = await self._work(key, [item for item, _ in batch])
         except Exception as error:
-            outcomes = [error] * len(group)
-        for (_, answer), outcome in zip(group, outcomes, strict=True):
+            outcomes = [error] * len(batch)
+        for (_, answer), outcome in zip(batch, outcomes, strict=True):
             if answer.done():
                 continue
             if isinstance(outcome, Exception):

@@ -1,6 +1,5 @@
-"""What every route has at hand, and how it gets to the store without blocking the event loop."""
+"""The parts of the server that all routes share, and access to the store that does not block the event loop."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
@@ -18,12 +17,10 @@ from ..settings import Settings
 from ..store.store import Store
 from ..store.transaction import Transaction
 from ..tokens import Secrets
-from .batching import Together
-from .callers import KnownCallers
-from .downloads import Downloads
+from .batching import RequestBatcher
+from .caches import DownloadCache, SettledRoundCache
 from .metrics import Metrics
-from .settled_rounds import SettledRounds
-from .turns import Turns
+from .uploads import UploadReceiver
 
 Result = TypeVar("Result")
 # A task and the number of one of its rounds.
@@ -31,7 +28,7 @@ RoundKey = tuple[str, int]
 
 
 class Context:
-    """The parts of a running coordinator."""
+    """The parts of a running server."""
 
     def __init__(
         self,
@@ -51,18 +48,14 @@ class Context:
         self.notifier = notifier
         self.scheduler = scheduler
         self.metrics = metrics
-        self.callers = KnownCallers()
         self.readers = anyio.CapacityLimiter(8)
-        self.turns = Turns()
-        self.downloads = Downloads()
-        self.settled_rounds = SettledRounds()
-        self.upload_slots = asyncio.Semaphore(settings.max_uploads)
-        # Syncs that run at the same time share the disk's own commits.
-        self.disk = anyio.CapacityLimiter(16)
-        # Those who come to the same round at the same time share a transaction.
-        self.admissions = Together(self._look_up)
-        self.deliveries = Together(self._deliver)
-        self.declarations = Together(self._declare)
+        self.uploads = UploadReceiver(settings.max_uploads)
+        self.downloads = DownloadCache()
+        self.settled_rounds = SettledRoundCache()
+        # Requests for the same round at the same time share a transaction.
+        self.admissions = RequestBatcher(self._look_up)
+        self.deliveries = RequestBatcher(self._deliver)
+        self.declarations = RequestBatcher(self._declare)
 
     def now(self) -> Micros:
         return self.clock.now()
@@ -72,7 +65,7 @@ class Context:
         return await anyio.to_thread.run_sync(self.store.read, work, limiter=self.readers)
 
     async def write(self, work: Callable[[Transaction], Result]) -> Result:
-        """Run a writing transaction, together with others that wait."""
+        """Run a writing transaction. It shares one commit with the others that wait."""
         return await self.store.write_async(work)
 
     async def _look_up(self, place: RoundKey, items: Sequence[Delivery]) -> list[UpdateReceipt | Exception | None]:
@@ -86,7 +79,7 @@ class Context:
 
 
 async def get_context(request: Request) -> Context:
-    """Asynchronous only so that no request needs a thread for it."""
+    """A coroutine, so that FastAPI does not use a thread for it."""
     context: Context = request.app.state.context
     return context
 

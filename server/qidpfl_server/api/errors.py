@@ -1,4 +1,4 @@
-"""Every error as problem+json with a stable code. No input is ever echoed."""
+"""Every error as problem+json with a stable code. An error answer never repeats input."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ _BY_STATUS = {
     415: ErrorCode.UNSUPPORTED_MEDIA_TYPE,
     429: ErrorCode.TOO_MANY_REQUESTS,
 }
-# What every operation that takes JSON may answer because of its body.
+# Errors of a JSON body, for every operation that takes one.
 JSON_BODY = (
     ErrorCode.MALFORMED_JSON,
     ErrorCode.BODY_TOO_LARGE,
@@ -42,7 +42,7 @@ def problem_response(
     errors: tuple[FieldProblem, ...] = (),
     retry_after_s: int | None = None,
 ) -> JSONResponse:
-    """The answer for a code."""
+    """The problem+json answer for a code."""
     headers = {}
     if retry_after_s is not None:
         headers["Retry-After"] = str(retry_after_s)
@@ -53,7 +53,7 @@ def problem_response(
 
 
 def invalid_response(errors: Sequence[Any]) -> JSONResponse:
-    """What pydantic found, as field problems; a rule of the spec brings its own code."""
+    """Validation errors of pydantic as field problems. A rule of the task spec has its own code."""
     fields = tuple(
         FieldProblem(path=one_line("/" + "/".join(map(str, error["loc"]))), message=one_line(error["msg"]))
         for error in errors[:50]
@@ -65,7 +65,7 @@ def invalid_response(errors: Sequence[Any]) -> JSONResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Register the handlers."""
+    """Register the exception handlers."""
 
     @app.exception_handler(CoordinatorError)
     async def refused(request: Request, error: CoordinatorError) -> JSONResponse:
@@ -74,7 +74,7 @@ def install(app: FastAPI) -> None:
             _log.warning(
                 "request_failed", path=request.url.path, client=client, code=error.code.value, reason=error.detail
             )
-        # What went wrong inside is for the log: it names files and tables.
+        # Internal details go to the log only: they name files and tables.
         detail = None if error.code is ErrorCode.INTERNAL_ERROR else error.detail or None
         return problem_response(error.code, detail, retry_after_s=error.retry_after_s)
 
@@ -113,7 +113,7 @@ def install(app: FastAPI) -> None:
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """What one may do with the path of a request; the router itself stops at the first route of that path."""
+    """All methods of the path of a request; the router itself stops at the first route of that path."""
 
     def is_route(method: str) -> bool:
         scope = {**request.scope, "method": method}
@@ -123,7 +123,7 @@ def _allowed_methods(request: Request) -> list[str]:
 
 
 def responses(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
-    """The error answers of an operation, for OpenAPI."""
+    """The error answers of an operation, for the OpenAPI document."""
     common = (
         ErrorCode.TOO_MANY_REQUESTS,
         ErrorCode.STORE_BUSY,

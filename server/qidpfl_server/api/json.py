@@ -1,4 +1,4 @@
-"""JSON as the protocol defines it: UTF-8 without a mark, no key twice, and named as JSON by its media type."""
+"""JSON as the protocol defines it: UTF-8 without a byte order mark, no repeated key, media type application/json."""
 
 import codecs
 import json
@@ -13,7 +13,7 @@ _JSON = "application/json"
 
 
 def parse(body: bytes) -> Any:
-    """The value of a JSON text; anything doubtful is a `JSONDecodeError`."""
+    """The value of a JSON text. Raises `JSONDecodeError` for anything that the protocol does not allow."""
     if body.startswith(codecs.BOM_UTF8):
         raise json.JSONDecodeError("a byte order mark", "", 0)
     try:
@@ -25,30 +25,32 @@ def parse(body: bytes) -> Any:
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise json.JSONDecodeError("a key twice", "", 0)
+        raise json.JSONDecodeError("a repeated key", "", 0)
     return found
 
 
 def media_type(header: str) -> str:
-    """The media type of a Content-Type header without its parameters; upper and lower case mean the same."""
+    """The media type of a Content-Type header in lower case, without its parameters."""
     return header.partition(";")[0].strip().lower()
 
 
 class StrictRequest(Request):
-    """A request whose body is read strictly."""
+    """A request whose JSON body is parsed by the rules of the protocol."""
 
     async def json(self) -> Any:
         return parse(await self.body())
 
 
 class StrictJsonRoute(APIRoute):
-    """A route that takes JSON, if it takes a body at all, and no other media type."""
+    """A route that accepts a body only as JSON."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
 
         async def handle_strictly(request: Request) -> Response:
-            if self.body_field is not None and media_type(request.headers.get("content-type", "")) != _JSON:
+            if media_type(request.headers.get("content-type", "")) != _JSON:
                 raise HTTPException(415)
             return await handle(StrictRequest(request.scope, request.receive))
 

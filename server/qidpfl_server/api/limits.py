@@ -1,12 +1,12 @@
-"""How many requests at once, and how large their bodies: long polls wait without counting."""
+"""Limits on requests at once and on the size of JSON bodies. Long polls do not count."""
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qidpfl_shared.protocol.errors import ErrorCode
 
-from ..cli.http_protocol import UPLOADS
 from .errors import problem_response
+from .http_protocol import UPLOAD_PATHS
 from .metrics import Metrics
 
 # The largest JSON body: a profile with 100,000 labels.
@@ -14,7 +14,7 @@ JSON_LIMIT = 2 << 20
 
 
 class RequestLimits:
-    """Pure ASGI, so that bodies and streams pass through untouched."""
+    """ASGI middleware without a request object, so that it does not buffer bodies and streams."""
 
     def __init__(self, app: ASGIApp, *, metrics: Metrics, max_requests: int) -> None:
         self._app = app
@@ -45,7 +45,7 @@ class RequestLimits:
         self._metrics.in_flight.inc(change)
 
     def _uncounted(self, receive: Receive) -> Receive:
-        """The same body; whoever lets us wait for it takes no place from others meanwhile."""
+        """The same body. A request does not count while the server waits for its bytes."""
         complete = False
 
         async def uncounted() -> Message:
@@ -66,7 +66,7 @@ class RequestLimits:
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        if not scope["path"].endswith(UPLOADS):
+        if not scope["path"].endswith(UPLOAD_PATHS):
             if headers.get(b"content-encoding", b"identity").lower() != b"identity":
                 await problem_response(ErrorCode.UNSUPPORTED_MEDIA_TYPE)(scope, receive, send)
                 return
@@ -87,7 +87,7 @@ class RequestLimits:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """The same body, refused once it has grown too large; a length need not be announced."""
+    """The same body, refused once it is too large: Content-Length may be missing."""
     received = 0
 
     async def bounded() -> Message:

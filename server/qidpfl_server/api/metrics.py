@@ -1,15 +1,15 @@
-"""What is counted while the process runs."""
+"""Prometheus metrics of this process."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ..service.settlement_timer import Timing
 
-# Seconds: a small model takes hundredths, a large one on many updates minutes.
+# Seconds: a small model takes hundredths, a large one with many updates takes minutes.
 _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
 class Metrics:
-    """What is counted while the process runs."""
+    """Counters, gauges and histograms, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -32,7 +32,7 @@ class Metrics:
         )
 
     def observe_settlement(self, timing: Timing) -> None:
-        """Count a round that was settled by this process."""
+        """Record the times of a round that this process settled."""
         self.settlement.observe(timing.settlement_s)
         if timing.evaluation_s is not None:
             self.evaluation.observe(timing.evaluation_s)

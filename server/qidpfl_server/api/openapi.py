@@ -1,4 +1,4 @@
-"""The OpenAPI document: errors stand under the media type that they are sent with, and answers have examples."""
+"""The OpenAPI document: errors under their own media type, and answers with examples."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ _JSON = "application/json"
 
 
 class DocumentedApp(FastAPI):
-    """FastAPI puts every model of an error under the media type of the route's successes."""
+    """Moves error models to problem+json: FastAPI puts them under the media type of a success."""
 
     def openapi(self) -> dict[str, Any]:
-        """The document, made once."""
+        """The document; it is built once."""
         if self.openapi_schema is None:
             for path in super().openapi()["paths"].values():
                 for operation in path.values():
@@ -28,5 +28,5 @@ def _move_problem(content: dict[str, Any]) -> None:
 
 
 def success(example: Any, *, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """The good answer of an operation with an example."""
+    """The success answer of an operation, with an example."""
     return {status: {"content": {_JSON: {"example": example}}}}

@@ -1,67 +1,194 @@
-"""Uploads of updates: from what their heads announce to their receipts.
+"""Vectors in request bodies: checked by their headers, queued per client, streamed to disk in bounded memory."""
 
-FastAPI documents this route like any other, but its parameters are read by hand: on a small upload FastAPI's own way to
-them costs as much as all the rest of the event loop's work.
-"""
-
+import asyncio
+import math
+from collections.abc import AsyncIterator, Hashable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
+import anyio.to_thread
+import numpy as np
 from fastapi import Request
-from pydantic import TypeAdapter
 
 from qidpfl_shared.failpoints import failpoint
-from qidpfl_shared.protocol.messages import UpdateReceipt
-from qidpfl_shared.protocol.wire import parse_content_digest
+from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.wire import BYTES_PER_PARAMETER
 
-from ..service.deliveries import StagedDelivery
-from .auth import RoundNumber, TaskId, bearer, identify, participant
-from .bodies import CONTENT_DIGEST, VECTOR_BODY, check_headers, receive
-from .context import Context, RoundKey
+from ..errors import CoordinatorError, RequestRefused
+from ..store.blobs import StagedBlob
+from .json import media_type
 
-_round_number: TypeAdapter[int] = TypeAdapter(RoundNumber)
+# How much of a body may be in memory before the upload gets a slot.
+_CHUNK_BYTES = 128 * 1024
+# Small enough for the processor's cache, and for a dot product that does not start threads of its own.
+_BLOCK = 8192
+_BINARY = "application/octet-stream"
+_MAX_QUEUED = 16
+# A client that sends the same upload again has most likely lost its first connection, which may take minutes to end.
+_SUPERSEDE_AFTER_S = 1.0
 
-UPLOAD_PARAMETERS: dict[str, Any] = {
-    "parameters": [
-        {"in": "path", "name": "task_id", "required": True, "schema": TypeAdapter(TaskId).json_schema()},
-        {"in": "path", "name": "round_number", "required": True, "schema": _round_number.json_schema()},
-        CONTENT_DIGEST,
-    ],
-    "requestBody": VECTOR_BODY,
-    "security": [{bearer.scheme_name: []}],
+VECTOR_BODY: dict[str, Any] = {
+    "required": True,
+    "description": "exactly 4·d bytes: little-endian float32 in the order of the task's layout",
+    "content": {_BINARY: {"schema": {"type": "string", "format": "binary"}}},
+}
+CONTENT_DIGEST: dict[str, Any] = {
+    "in": "header",
+    "name": "content-digest",
+    "required": True,
+    "schema": {"type": "string", "description": "sha-256=:base64: (RFC 9530)"},
 }
 
 
-@dataclass(frozen=True)
-class Upload:
-    """What the head of an upload says: from whom, for which round, which bytes."""
-
-    client_id: str
-    place: RoundKey
-    digest: str
-
-
-async def announced_upload(context: Context, request: Request) -> Upload:
-    """The upload that a request's path and headers announce, from a client of the task."""
-    task_id = request.path_params["task_id"]
-    client_id = await participant(task_id, await identify(context, await bearer(request)))
-    round_number = _round_number.validate_python(request.path_params["round_number"])
-    digest = parse_content_digest(request.headers.get("content-digest", ""))
-    return Upload(client_id, (task_id, round_number), digest)
+def check_headers(request: Request, byte_length: int) -> None:
+    """Refuse a body that cannot be a vector of the task, before the server reads it."""
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise RequestRefused(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "no content encoding is accepted")
+    if media_type(request.headers.get("content-type", _BINARY)) != _BINARY:
+        raise RequestRefused(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send {_BINARY}")
+    length = request.headers.get("content-length", "")
+    if not length.isascii() or not length.isdigit():
+        raise RequestRefused(ErrorCode.LENGTH_REQUIRED)
+    if int(length) > byte_length:
+        raise RequestRefused(ErrorCode.BODY_TOO_LARGE, f"{length} bytes, expected {byte_length}")
+    if int(length) != byte_length:
+        raise RequestRefused(ErrorCode.WRONG_LENGTH, f"{length} bytes, expected {byte_length}")
 
 
-async def deliver(context: Context, upload: Upload, request: Request) -> UpdateReceipt:
-    """Take in the body of an upload; its receipt, once everything is durable."""
-    announced = await context.notifier.current(upload.place[0])
-    assert announced is not None
-    byte_length = announced.task.spec.layout.byte_length
-    check_headers(request, byte_length)
-    failpoint("upload.before_body")
-    with context.store.blobs.stage() as blob:
-        async with context.turns.turn((upload.place, upload.client_id)) as turn:
-            with turn.reading():
-                norm = await receive(context, blob, request.stream(), byte_length=byte_length, digest=upload.digest)
-            staged = StagedDelivery(
-                client_id=upload.client_id, digest=upload.digest, at=context.now(), blob=blob, squared_norm=norm
-            )
-            return await context.deliveries.ask(upload.place, staged)
+class UploadSuperseded(CoordinatorError):
+    """The same client has a newer upload, or too many uploads, in progress."""
+
+    code = ErrorCode.TOO_MANY_REQUESTS
+    retry_after_s = 1
+
+
+class UploadLine:
+    """The uploads of one client for one round. They are read one at a time."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.members = 0
+        self._reading: anyio.CancelScope | None = None
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read a body, until a newer upload supersedes this one."""
+        with anyio.CancelScope() as scope:
+            self._reading = scope
+            try:
+                yield
+            finally:
+                self._reading = None
+        if scope.cancelled_caught:
+            raise UploadSuperseded("a newer upload of this client has replaced this one")
+
+    def supersede(self) -> None:
+        """Cancel the reading. An upload that is already being recorded is not cancelled."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+
+class UploadQueue:
+    """One line per client and round, so that a client with many connections has only one of them read."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Hashable, UploadLine] = {}
+
+    @asynccontextmanager
+    async def turn(self, key: Hashable) -> AsyncIterator[UploadLine]:
+        """Wait until the uploads before this one are done; one that is read for too long is superseded."""
+        line = self._lines.setdefault(key, UploadLine())
+        if line.members >= _MAX_QUEUED:
+            raise UploadSuperseded("too many uploads of this client at once")
+        line.members += 1
+        try:
+            await _acquire(line)
+            try:
+                yield line
+            finally:
+                line.lock.release()
+        finally:
+            line.members -= 1
+            if not line.members:
+                del self._lines[key]
+
+
+async def _acquire(line: UploadLine) -> None:
+    while True:
+        try:
+            async with asyncio.timeout(_SUPERSEDE_AFTER_S):
+                await line.lock.acquire()
+                return
+        except TimeoutError:
+            line.supersede()
+
+
+@dataclass
+class _VectorCheck:
+    """Checks a vector that arrives in chunks: all values are finite. Sums its squared norm in float64."""
+
+    squared_norm: float = 0.0
+    _rest: bytes = b""
+
+    def feed(self, chunk: bytes) -> None:
+        data = self._rest + chunk if self._rest else chunk
+        whole = len(data) // BYTES_PER_PARAMETER
+        self._rest = data[whole * BYTES_PER_PARAMETER :]
+        values = np.frombuffer(data, dtype="<f4", count=whole)
+        for start in range(0, whole, _BLOCK):
+            block = values[start : start + _BLOCK].astype(np.float64)
+            self.squared_norm += float(block.dot(block))
+        # A sum of squares of finite float32 values is far below the largest float64.
+        if not math.isfinite(self.squared_norm):
+            raise RequestRefused(ErrorCode.NOT_FINITE)
+
+
+class UploadReceiver:
+    """Streams bodies to disk: at most `max_uploads` write at once."""
+
+    def __init__(self, max_uploads: int) -> None:
+        self.queue = UploadQueue()
+        self._slots = asyncio.Semaphore(max_uploads)
+        # fsyncs that run at the same time share the commits of the file system.
+        self._disk = anyio.CapacityLimiter(16)
+
+    async def receive(self, blob: StagedBlob, body: AsyncIterator[bytes], *, byte_length: int, digest: str) -> float:
+        """Write a body to a staged blob and fsync it; return the squared norm of the vector.
+
+        An upload holds a slot only while it writes, so that a slow connection does not block the others.
+        """
+        check = _VectorCheck()
+        chunks: list[bytes] = []
+        waiting = received = 0
+        async for chunk in body:
+            received += len(chunk)
+            if received > byte_length:
+                raise RequestRefused(ErrorCode.WRONG_LENGTH, f"more than the {byte_length} bytes of this model")
+            chunks.append(chunk)
+            waiting += len(chunk)
+            if waiting >= _CHUNK_BYTES:
+                async with self._slots:
+                    await anyio.to_thread.run_sync(_write, blob, check, chunks, limiter=self._disk)
+                chunks, waiting = [], 0
+                failpoint("upload.mid_body")
+        async with self._slots:
+            await anyio.to_thread.run_sync(_finish, blob, check, chunks, byte_length, digest, limiter=self._disk)
+        return check.squared_norm
+
+
+def _write(blob: StagedBlob, check: _VectorCheck, chunks: list[bytes]) -> None:
+    data = b"".join(chunks)
+    check.feed(data)
+    blob.write(data)
+
+
+def _finish(blob: StagedBlob, check: _VectorCheck, chunks: list[bytes], byte_length: int, digest: str) -> None:
+    _write(blob, check, chunks)
+    if blob.byte_length != byte_length:
+        raise RequestRefused(ErrorCode.WRONG_LENGTH, f"{blob.byte_length} bytes, expected {byte_length}")
+    if blob.digest != digest:
+        raise RequestRefused(ErrorCode.DIGEST_MISMATCH)
+    blob.sync()
+    failpoint("upload.blob_staged")

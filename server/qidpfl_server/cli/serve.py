@@ -18,6 +18,7 @@ from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..api.app import create_app
+from ..api.http_protocol import protocol_with
 from ..clock import SystemClock
 from ..errors import CoordinatorError, RequestRefused
 from ..identifiers import new_id
@@ -34,7 +35,6 @@ from ..store.store import Store
 from ..store.transaction import Transaction
 from ..tokens import Secrets, load_secrets
 from .heaps import share_heaps
-from .http_protocol import protocol_with
 from .progress import is_shown, show_progress
 
 _log = structlog.get_logger()

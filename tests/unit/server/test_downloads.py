@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from qidpfl_server.api.downloads import Download, Downloads, is_known
+from qidpfl_server.api.caches import Download, DownloadCache, etag_matches
 
 
 def test_those_who_read_at_the_same_time_share_one_copy_that_goes_with_the_last() -> None:
@@ -12,7 +12,7 @@ def test_those_who_read_at_the_same_time_share_one_copy_that_goes_with_the_last(
 
 
 async def _those_who_read_at_the_same_time_share_one_copy_that_goes_with_the_last() -> None:
-    downloads, loads = Downloads(), []
+    downloads, loads = DownloadCache(), []
 
     def load() -> bytes:
         loads.append(1)
@@ -34,7 +34,7 @@ def test_the_pieces_are_small_and_add_up() -> None:
 
 async def _the_pieces_are_small_and_add_up() -> None:
     data = bytes(range(256)) * 1000
-    pieces = [bytes(piece) async for piece in Download(data).pieces()]
+    pieces = [bytes(piece) async for piece in Download(data).chunks()]
     assert b"".join(pieces) == data
     assert max(map(len, pieces)) <= 64 * 1024
 
@@ -43,4 +43,4 @@ async def _the_pieces_are_small_and_add_up() -> None:
     ("tags", "known"), [("", False), ('"b"', False), ('"a"', True), ('"b", W/"a"', True), ("*", True), ("a", False)]
 )
 def test_a_copy_is_known_by_its_tag(tags: str, known: bool) -> None:
-    assert is_known(tags, '"a"') == known
+    assert etag_matches(tags, '"a"') == known

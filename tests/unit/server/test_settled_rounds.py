@@ -1,6 +1,6 @@
 """What is kept of settled rounds, and what is not."""
 
-from qidpfl_server.api.settled_rounds import SettledRounds
+from qidpfl_server.api.caches import SettledRoundCache
 from qidpfl_shared.protocol.messages import RoundResult, RoundState
 
 
@@ -19,22 +19,22 @@ def a_round(number: int, state: RoundState = RoundState.SETTLED) -> RoundResult:
 
 
 def test_a_settled_round_is_kept_for_its_own_task() -> None:
-    rounds = SettledRounds()
-    rounds.remember("one", a_round(1))
+    rounds = SettledRoundCache()
+    rounds.add("one", a_round(1))
     assert rounds.get("one", 1) == a_round(1)
     assert rounds.get("two", 1) is None
     assert rounds.get("one", 2) is None
 
 
 def test_a_round_that_may_still_change_is_not_kept() -> None:
-    rounds = SettledRounds()
+    rounds = SettledRoundCache()
     for state in (RoundState.OPEN, RoundState.VOID):
-        rounds.remember("one", a_round(1, state))
+        rounds.add("one", a_round(1, state))
         assert rounds.get("one", 1) is None
 
 
 def test_the_oldest_makes_room() -> None:
-    rounds = SettledRounds(kept=2)
+    rounds = SettledRoundCache(size=2)
     for number in (1, 2, 3):
-        rounds.remember("one", a_round(number))
+        rounds.add("one", a_round(number))
     assert [rounds.get("one", number) is not None for number in (1, 2, 3)] == [False, True, True]

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from qidpfl_server.api.batching import Together
+from qidpfl_server.api.batching import RequestBatcher
 
 Groups = list[tuple[str, list[int]]]
 
 
-def doubling(groups: Groups, gate: asyncio.Event) -> Together[str, int, int]:
+def doubling(groups: Groups, gate: asyncio.Event) -> RequestBatcher[str, int, int]:
     """Doubles numbers, refuses negative ones, breaks at 13; the first group waits at the gate."""
 
     async def work(key: str, items: Sequence[int]) -> list[int | Exception]:
@@ -20,17 +20,17 @@ def doubling(groups: Groups, gate: asyncio.Event) -> Together[str, int, int]:
             raise ZeroDivisionError("thirteen")
         return [2 * item if item >= 0 else ValueError(item) for item in items]
 
-    return Together(work)
+    return RequestBatcher(work)
 
 
 def test_what_comes_during_one_group_is_the_next_and_each_gets_its_own_answer() -> None:
     async def scene() -> tuple[list[int | BaseException], Groups]:
         groups: Groups = []
         gate = asyncio.Event()
-        together = doubling(groups, gate)
-        first = asyncio.create_task(together.ask("a", 1))
+        batcher = doubling(groups, gate)
+        first = asyncio.create_task(batcher.submit("a", 1))
         await asyncio.sleep(0.01)
-        rest = [asyncio.create_task(together.ask("a", item)) for item in (2, -3, 4)]
+        rest = [asyncio.create_task(batcher.submit("a", item)) for item in (2, -3, 4)]
         await asyncio.sleep(0.01)
         gate.set()
         return await asyncio.gather(first, *rest, return_exceptions=True), groups
@@ -44,8 +44,8 @@ def test_keys_do_not_wait_for_each_other() -> None:
     async def scene() -> Groups:
         groups: Groups = []
         gate = asyncio.Event()
-        together = doubling(groups, gate)
-        asked = [asyncio.create_task(together.ask(key, 1)) for key in "ab"]
+        batcher = doubling(groups, gate)
+        asked = [asyncio.create_task(batcher.submit(key, 1)) for key in "ab"]
         await asyncio.sleep(0.01)
         begun = list(groups)
         gate.set()
@@ -59,9 +59,9 @@ def test_an_error_of_the_work_is_everybodys_and_the_next_group_is_served() -> No
     async def scene() -> tuple[list[int | BaseException], int]:
         gate = asyncio.Event()
         gate.set()
-        together = doubling([], gate)
-        failed = await asyncio.gather(*(together.ask("a", item) for item in (1, 13)), return_exceptions=True)
-        return failed, await together.ask("a", 5)
+        batcher = doubling([], gate)
+        failed = await asyncio.gather(*(batcher.submit("a", item) for item in (1, 13)), return_exceptions=True)
+        return failed, await batcher.submit("a", 5)
 
     failed, answer = asyncio.run(scene())
     assert [type(outcome) for outcome in failed] == [ZeroDivisionError] * 2
@@ -72,10 +72,10 @@ def test_whoever_goes_away_before_its_group_is_left_out_and_nobody_waits_for_it(
     async def scene() -> tuple[int, Groups]:
         groups: Groups = []
         gate = asyncio.Event()
-        together = doubling(groups, gate)
-        first, gone, last = (asyncio.create_task(together.ask("a", item)) for item in (1, 2, 3))
+        batcher = doubling(groups, gate)
+        first, gone, last = (asyncio.create_task(batcher.submit("a", item)) for item in (1, 2, 3))
         await asyncio.sleep(0.01)
-        late = asyncio.create_task(together.ask("a", 4))
+        late = asyncio.create_task(batcher.submit("a", 4))
         await asyncio.sleep(0.01)
         late.cancel()
         gone.cancel()
@@ -92,8 +92,8 @@ def test_a_group_is_bounded() -> None:
         groups: Groups = []
         gate = asyncio.Event()
         gate.set()
-        together = doubling(groups, gate)
-        await asyncio.gather(*(together.ask("a", 1) for _ in range(300)))
+        batcher = doubling(groups, gate)
+        await asyncio.gather(*(batcher.submit("a", 1) for _ in range(300)))
         return groups
 
     assert [len(items) for _, items in asyncio.run(scene())] == [128, 128, 44]

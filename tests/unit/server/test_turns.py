@@ -1,11 +1,11 @@
-"""Turns: one at a time per place, and no line without end."""
+"""The upload queue: one upload per client at a time, and a limit on how many wait."""
 
 import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
 
-from qidpfl_server.api.turns import GivesWay, Turns
+from qidpfl_server.api.uploads import UploadQueue, UploadSuperseded
 
 
 def test_a_line_has_an_end_and_other_places_are_free() -> None:
@@ -13,22 +13,22 @@ def test_a_line_has_an_end_and_other_places_are_free() -> None:
 
 
 async def _a_line_has_an_end_and_other_places_are_free() -> None:
-    turns = Turns()
+    queue = UploadQueue()
 
     async def wait() -> None:
-        async with turns.turn("client"):
+        async with queue.turn("client"):
             pass
 
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(turns.turn("client"))
+        await stack.enter_async_context(queue.turn("client"))
         waiting = [asyncio.create_task(wait()) for _ in range(15)]
         await asyncio.sleep(0)
-        with pytest.raises(GivesWay):
+        with pytest.raises(UploadSuperseded):
             await wait()
-        async with turns.turn("another"):
+        async with queue.turn("another"):
             pass
     await asyncio.gather(*waiting)
-    async with turns.turn("client") as turn:
+    async with queue.turn("client") as turn:
         assert turn.members == 1
 
 
@@ -37,26 +37,26 @@ def test_whoever_reads_gives_way_to_a_newcomer_but_whoever_stores_does_not() -> 
 
 
 async def _whoever_reads_gives_way_to_a_newcomer_but_whoever_stores_does_not() -> None:
-    turns, order = Turns(), []
+    queue, order = UploadQueue(), []
 
     async def hang() -> None:
-        async with turns.turn("client") as turn:
+        async with queue.turn("client") as turn:
             with turn.reading():
                 await asyncio.Event().wait()
 
     async def store(done: asyncio.Event) -> None:
-        async with turns.turn("client"):
+        async with queue.turn("client"):
             await done.wait()
             order.append("stored")
 
     async def come() -> None:
-        async with turns.turn("client"):
+        async with queue.turn("client"):
             order.append("came")
 
     hanging = asyncio.create_task(hang())
     await asyncio.sleep(0)
     await come()
-    with pytest.raises(GivesWay):
+    with pytest.raises(UploadSuperseded):
         await hanging
     done = asyncio.Event()
     storing = asyncio.create_task(store(done))

@@ -7,7 +7,7 @@ from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.fields import Message
 
 from ...errors import RequestRefused, StoreBusy
-from ..auth import Bearer, identify
+from ..auth import Bearer, Callers, identify
 from ..context import Ctx
 from ..errors import responses
 
@@ -15,22 +15,22 @@ router = APIRouter(tags=["operations"])
 
 
 class Health(Message):
-    """The process answers."""
+    """The status of the process."""
 
     status: str = "ok"
 
 
-@router.get("/healthz", summary="Is the process alive?")
+@router.get("/healthz", summary="Liveness")
 async def health() -> Health:
-    """Answers as long as the event loop runs."""
+    """Answers while the event loop runs."""
     return Health()
 
 
-@router.get("/readyz", summary="Can it work?", responses=responses(ErrorCode.STORE_BUSY))
+@router.get("/readyz", summary="Readiness", responses=responses(ErrorCode.STORE_BUSY))
 async def ready(context: Ctx) -> Health:
-    """Answers when the store can be read and rounds are looked after."""
+    """Answers 200 when the store can be read and the scheduler runs."""
     if context.scheduler.ended or context.notifier.ended:
-        raise StoreBusy("the coordinator stops, or has to be started again")
+        raise StoreBusy("the server is stopping or must be restarted")
     await context.read(lambda tx: tx.change_counter())
     return Health()
 
@@ -41,10 +41,10 @@ async def ready(context: Ctx) -> Health:
     response_class=Response,
     responses={200: {"content": {"text/plain": {}}}, **responses(ErrorCode.UNAUTHENTICATED)},
 )
-async def metrics(context: Ctx, credentials: Bearer) -> Response:
-    """Open on a loopback address; elsewhere for admin and viewer."""
+async def metrics(context: Ctx, callers: Callers, credentials: Bearer) -> Response:
+    """Without a token on a loopback address; elsewhere only for admin and viewer."""
     if not context.settings.docs_are_open:
-        caller = await identify(context, credentials)
+        caller = await identify(context, callers, credentials)
         if caller.task_id is not None:
             raise RequestRefused(ErrorCode.UNAUTHENTICATED)
     return Response(generate_latest(context.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,38 +1,42 @@
-"""Routes of the admin: create, list, start and stop tasks, and give a task its first model."""
+"""Routes of the tasks: create, list, show, start and stop them, and their live feed."""
 
+import json
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 import anyio.to_thread
-from fastapi import APIRouter, BackgroundTasks, Body, Request
+from fastapi import APIRouter, BackgroundTasks, Body, Header
+from fastapi.responses import StreamingResponse
 
-from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
-from qidpfl_shared.protocol.messages import CreatedTask, CreateTask, ModelInfo, TaskSummary
-from qidpfl_shared.protocol.wire import parse_content_digest
+from qidpfl_shared.protocol.messages import CreatedTask, CreateTask, Event, TaskSummary, TaskView
 
 from ...errors import RequestRefused
 from ...service.lifecycle import get_task
 from ...service.settlement import stop_task
-from ...service.tasks import (
-    create_task,
-    give_initial_model,
-    known_initial_model,
-    save_initial_model,
-    start_task,
-    task_spec,
-)
-from ...service.views import model_info, task_summary, task_view
-from ..auth import Admin, Operator, TaskId
-from ..bodies import CONTENT_DIGEST, VECTOR_BODY, check_headers, receive
-from ..context import Ctx
+from ...service.tasks import create_task, save_initial_model, start_task, task_spec
+from ...service.views import task_summary, task_view
+from ..auth import Admin, Operator, TaskCaller, TaskId
+from ..context import Context, Ctx
 from ..errors import JSON_BODY, responses
 from ..json import StrictJsonRoute
 
-router = APIRouter(prefix="/v1/tasks", tags=["tasks"], route_class=StrictJsonRoute)
+router = APIRouter(prefix="/v1/tasks", route_class=StrictJsonRoute)
+_READ = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST)
+_CHANGE = (
+    ErrorCode.UNAUTHENTICATED,
+    ErrorCode.FORBIDDEN,
+    ErrorCode.NOT_FOUND,
+    ErrorCode.TASK_ENDED,
+    ErrorCode.PROFILE_MISSING,
+    ErrorCode.INVALID_REQUEST,
+)
+_KEEP_ALIVE_S = 15.0
 
 
 @router.post(
     "",
+    tags=["tasks"],
     status_code=201,
     summary="Create a task",
     responses=responses(
@@ -50,7 +54,7 @@ router = APIRouter(prefix="/v1/tasks", tags=["tasks"], route_class=StrictJsonRou
 async def create(
     context: Ctx, caller: Admin, request: Annotated[CreateTask, Body()], afterwards: BackgroundTasks
 ) -> CreatedTask:
-    """Make a task from a preset. It takes clients from now on."""
+    """Create a task from a preset. Clients can enrol from now on."""
     spec = task_spec(request.preset, request.overrides)
     model = await anyio.to_thread.run_sync(save_initial_model, context.store.blobs, spec)
     now = context.now()
@@ -71,75 +75,36 @@ async def create(
     return CreatedTask(task=view, enrolment_codes=created.codes)
 
 
-@router.get("", summary="List tasks", responses=responses(ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN))
+@router.get(
+    "", tags=["tasks"], summary="List tasks", responses=responses(ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN)
+)
 async def list_tasks(context: Ctx, caller: Operator) -> list[TaskSummary]:
     """All tasks, oldest first."""
     return await context.read(lambda tx: [task_summary(tx, task) for task in tx.tasks.all()])
 
 
-@router.put(
-    "/{task_id}/models/0",
-    summary="Give the first model",
-    responses=responses(
-        ErrorCode.UNAUTHENTICATED,
-        ErrorCode.FORBIDDEN,
-        ErrorCode.NOT_FOUND,
-        ErrorCode.TASK_ENDED,
-        ErrorCode.MODEL_FROZEN,
-        ErrorCode.LENGTH_REQUIRED,
-        ErrorCode.BODY_TOO_LARGE,
-        ErrorCode.UNSUPPORTED_MEDIA_TYPE,
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.DIGEST_REQUIRED,
-        ErrorCode.DIGEST_MISMATCH,
-        ErrorCode.WRONG_LENGTH,
-        ErrorCode.NOT_FINITE,
-        ErrorCode.STORAGE_FULL,
-    ),
-    openapi_extra={"requestBody": VECTOR_BODY, "parameters": [CONTENT_DIGEST]},
+@router.get("/{task_id}", tags=["reading"], summary="Show a task", responses=responses(*_READ))
+async def show_task(context: Ctx, caller: TaskCaller, task_id: TaskId) -> TaskView:
+    """The task with its whole spec: for its clients, holders of its enrolment code, admin and viewer."""
+    return await context.read(lambda tx: task_view(tx, get_task(tx, task_id)))
+
+
+@router.post(
+    "/{task_id}/start",
+    tags=["tasks"],
+    summary="Start a task",
+    responses=responses(*_CHANGE, ErrorCode.RULES_NOT_LOADED),
 )
-async def put_initial_model(
-    context: Ctx,
-    caller: Admin,
-    task_id: TaskId,
-    request: Request,
-) -> ModelInfo:
-    """Train from this model instead of a new one. Until the first round is announced; the same bytes again always."""
-    digest = parse_content_digest(request.headers.get("content-digest", ""))
-    known = await context.read(lambda tx: known_initial_model(tx, get_task(tx, task_id), digest))
-    task = await context.read(lambda tx: get_task(tx, task_id))
-    if known is None:
-        byte_length = task.spec.layout.byte_length
-        check_headers(request, byte_length)
-        now = context.now()
-        with context.store.blobs.stage() as blob:
-            await receive(context, blob, request.stream(), byte_length=byte_length, digest=digest)
-            known = await context.write(lambda tx: give_initial_model(tx, task_id, blob, now))
-        failpoint("model.after_commit")
-    return model_info(task, known)
-
-
-_CHANGES = (
-    ErrorCode.UNAUTHENTICATED,
-    ErrorCode.FORBIDDEN,
-    ErrorCode.NOT_FOUND,
-    ErrorCode.TASK_ENDED,
-    ErrorCode.PROFILE_MISSING,
-    ErrorCode.INVALID_REQUEST,
-)
-
-
-@router.post("/{task_id}/start", summary="Start a task", responses=responses(*_CHANGES, ErrorCode.RULES_NOT_LOADED))
 async def start(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
-    """Select now, without waiting for more clients."""
+    """Select clients now, without waiting for more of them."""
     now = context.now()
     await context.write(lambda tx: start_task(tx, task_id, now))
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 
 
-@router.post("/{task_id}/stop", summary="Stop a task", responses=responses(*_CHANGES))
+@router.post("/{task_id}/stop", tags=["tasks"], summary="Stop a task", responses=responses(*_CHANGE))
 async def stop(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
-    """Settle the open round if enough updates are there, else void it; then end the task."""
+    """End the task. Its open round is settled if it has enough updates, else it is void."""
     task = await context.read(lambda tx: tx.tasks.get(task_id))
     if task is None:
         raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such task")
@@ -147,3 +112,45 @@ async def stop(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
         evaluator = context.scheduler.evaluator(task)
         await anyio.to_thread.run_sync(stop_task, context.store, task_id, evaluator, context.now())
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
+
+
+@router.get(
+    "/{task_id}/events",
+    tags=["reading"],
+    summary="Live feed",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}, **responses(*_READ)},
+)
+async def get_events(
+    context: Ctx,
+    caller: Operator,
+    task_id: TaskId,
+    last_event_id: Annotated[int, Header(ge=0, le=2**53)] = 0,
+) -> StreamingResponse:
+    """Server-sent events of a task; resumes after `Last-Event-ID`."""
+    if await context.read(lambda tx: tx.tasks.get(task_id)) is None:
+        raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such task")
+    return StreamingResponse(_event_stream(context, task_id, last_event_id), media_type="text/event-stream")
+
+
+async def _event_stream(context: Context, task_id: str, last_event_id: int) -> AsyncIterator[str]:
+    seen = last_event_id
+    while not context.notifier.closing:
+        events = await _events_after(context, task_id, seen)
+        for event in events:
+            yield _as_server_sent(event)
+            seen = event.id
+        announced = await context.notifier.current(task_id)
+        if not events and announced is not None and announced.task.ended:
+            return
+        if not events:
+            yield ": still here\n\n"
+            await context.notifier.wait(task_id, _KEEP_ALIVE_S)
+
+
+async def _events_after(context: Context, task_id: str, event_id: int) -> list[Event]:
+    return await context.read(lambda tx: tx.events.after(task_id, event_id))
+
+
+def _as_server_sent(event: Event) -> str:
+    return f"id: {event.id}\nevent: {event.kind}\ndata: {json.dumps(event.model_dump(mode='json'))}\n\n"

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with deadlines and a header limit: by itself it waits for ever and reads any header."""
+"""uvicorn's HTTP protocol with timeouts and a header limit, which uvicorn does not have."""
 
 from asyncio import TimerHandle
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _HEADER_LIMIT = 64 * 1024
-# The ends of the paths that take vectors; every other body is JSON, and small.
-UPLOADS = ("/update", "/models/0")
+# Paths that take vectors end like this. All other bodies are small JSON.
+UPLOAD_PATHS = ("/update", "/models/0")
 _JSON_TIMEOUT_S = 10.0
 
 
 class DeadlineProtocol(HttpToolsProtocol):
-    """Closes a connection whose headers or body do not arrive in time, also later requests on a kept connection.
+    """Closes a connection if headers or body do not arrive in time, for each request on it.
 
-    The same for one that does not take its answer.
+    It also closes a connection whose client does not read the response.
     """
 
     header_timeout_s = 10.0
@@ -33,7 +33,7 @@ class DeadlineProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect(None)
-        self._expect_reader(False)
+        self._expect_reads(False)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -48,15 +48,15 @@ class DeadlineProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_headers = False
         super().on_headers_complete()
-        upload = self.scope["path"].endswith(UPLOADS)
+        upload = self.scope["path"].endswith(UPLOAD_PATHS)
         self._expect(self.body_timeout_s if upload else min(self.body_timeout_s, _JSON_TIMEOUT_S))
 
     def pause_writing(self) -> None:
-        self._expect_reader(True)
+        self._expect_reads(True)
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self._expect_reader(False)
+        self._expect_reads(False)
         super().resume_writing()
 
     def on_message_complete(self) -> None:
@@ -65,26 +65,26 @@ class DeadlineProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _expect(self, timeout_s: float | None) -> None:
-        """Start the next deadline, or none."""
+        """Replace the current timeout; None stops it."""
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = None if timeout_s is None else self.loop.call_later(timeout_s, self._too_late)
+        self._deadline = None if timeout_s is None else self.loop.call_later(timeout_s, self._time_out)
 
-    def _expect_reader(self, expected: bool) -> None:
-        """Start or end the time within which the other side must read something of what waits for it."""
+    def _expect_reads(self, expected: bool) -> None:
+        """Start or stop the time in which the client must read some of the response."""
         if self._write_deadline is not None:
             self._write_deadline.cancel()
-        # What waits is thrown away: `close` would go on waiting for it to be read.
+        # `close` would wait until the client has read the rest; `abort` drops it.
         self._write_deadline = self.loop.call_later(self.body_timeout_s, self.transport.abort) if expected else None
 
-    def _too_late(self) -> None:
+    def _time_out(self) -> None:
         self._deadline = None
         if not self.transport.is_closing():
             self.transport.close()
 
 
 def protocol_with(*, header_timeout_s: float, body_timeout_s: float) -> type[DeadlineProtocol]:
-    """The protocol with these deadlines, as uvicorn wants it: a class."""
+    """A protocol class with these timeouts; uvicorn takes a class, not an object."""
     return type(
         "ConfiguredDeadlineProtocol",
         (DeadlineProtocol,),

@@ -1,0 +1,76 @@
+"""In-memory caches of answers: model bytes while they are being sent, and the results of settled rounds."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Hashable
+from weakref import WeakValueDictionary
+
+import anyio.to_thread
+from fastapi.responses import Response, StreamingResponse
+
+from qidpfl_shared.protocol.messages import RoundResult, RoundState
+
+_CHUNK_BYTES = 64 * 1024
+# Clients ask for the round that was just settled; a few tasks may settle at the same time.
+_SETTLED_ROUNDS = 16
+
+
+class Download:
+    """Bytes that at least one request is sending."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    async def chunks(self) -> AsyncIterator[memoryview]:
+        """All bytes in chunks; a slow reader keeps one chunk in its buffer, not a copy of the model."""
+        view = memoryview(self.data)
+        for start in range(0, len(view), _CHUNK_BYTES):
+            yield view[start : start + _CHUNK_BYTES]
+
+
+class DownloadCache:
+    """One copy of the bytes for all requests that send them at the same time; freed with the last of them."""
+
+    def __init__(self) -> None:
+        self._by_key: WeakValueDictionary[Hashable, Download] = WeakValueDictionary()
+        self._loading = asyncio.Lock()
+
+    async def get(self, key: Hashable, load: Callable[[], bytes]) -> Download:
+        """The bytes of a key: shared with requests that send them now, else loaded in a thread."""
+        async with self._loading:
+            found = self._by_key.get(key)
+            if found is None:
+                found = Download(await anyio.to_thread.run_sync(load))
+                self._by_key[key] = found
+            return found
+
+
+def download_response(download: Download, headers: dict[str, str]) -> Response:
+    """A streaming response with the bytes of a download."""
+    headers = headers | {"Content-Length": str(len(download.data))}
+    return StreamingResponse(download.chunks(), media_type="application/octet-stream", headers=headers)
+
+
+def etag_matches(if_none_match: str, etag: str) -> bool:
+    """Whether an If-None-Match header names this entity tag, or `*`."""
+    named = {tag.strip().removeprefix("W/") for tag in if_none_match.split(",")}
+    return "*" in named or etag in named
+
+
+class SettledRoundCache:
+    """Results of the latest settled rounds, with the parts of all clients. A settled round never changes."""
+
+    def __init__(self, size: int = _SETTLED_ROUNDS) -> None:
+        self._size = size
+        self._results: OrderedDict[tuple[str, int], RoundResult] = OrderedDict()
+
+    def get(self, task_id: str, round_number: int) -> RoundResult | None:
+        """The cached result, if there is one."""
+        return self._results.get((task_id, round_number))
+
+    def add(self, task_id: str, result: RoundResult) -> None:
+        """Cache a result unless it may still change. A full cache drops its oldest entry."""
+        if result.state is RoundState.SETTLED:
+            self._results[task_id, result.round_number] = result
+            if len(self._results) > self._size:
+                self._results.popitem(last=False)

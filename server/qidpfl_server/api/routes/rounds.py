@@ -1,0 +1,197 @@
+"""Routes of the rounds of a task: announcement, budget, upload of the update, and result."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query, Request, Response
+from pydantic import TypeAdapter
+
+from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.failpoints import failpoint
+from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.messages import (
+    Announcement,
+    BudgetReceipt,
+    BudgetRequest,
+    RoundResult,
+    TaskState,
+    UpdateReceipt,
+)
+from qidpfl_shared.protocol.wire import parse_content_digest
+
+from ...clock import SECOND
+from ...service.declarations import BudgetAnswer
+from ...service.deliveries import Delivery, StagedDelivery
+from ...service.lifecycle import get_task
+from ...service.planning import mark_coming_back
+from ...service.views import as_seen_by, round_result
+from ..auth import ClientId, Reader, RoundNumber, TaskId, bearer, identify, participant
+from ..context import Context, Ctx, get_context
+from ..errors import JSON_BODY, responses
+from ..json import StrictJsonRoute
+from ..openapi import success
+from ..uploads import CONTENT_DIGEST, VECTOR_BODY, check_headers
+
+router = APIRouter(prefix="/v1/tasks/{task_id}/rounds", route_class=StrictJsonRoute)
+_round_number: TypeAdapter[int] = TypeAdapter(RoundNumber)
+_MOMENT = "2026-01-01T00:00:00Z"
+_RECEIPT = {
+    "round_number": 1,
+    "client_id": "5f1d7a84db00d2fce00b31a7",
+    "digest": "9f" * 32,
+    "byte_length": 2600,
+    "received_at": _MOMENT,
+}
+_OWN = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.INVALID_REQUEST)
+_UPLOAD_PARAMETERS: dict[str, Any] = {
+    "parameters": [
+        {"in": "path", "name": "task_id", "required": True, "schema": TypeAdapter(TaskId).json_schema()},
+        {"in": "path", "name": "round_number", "required": True, "schema": _round_number.json_schema()},
+        CONTENT_DIGEST,
+    ],
+    "requestBody": VECTOR_BODY,
+    "security": [{bearer.scheme_name: []}],
+}
+
+
+@router.get(
+    "/current",
+    tags=["clients"],
+    summary="Wait for an announcement",
+    response_model=Announcement,
+    responses={204: {"description": "nothing new within the time"}, **responses(*_OWN)},
+)
+async def get_announcement(
+    context: Ctx,
+    client_id: ClientId,
+    task_id: TaskId,
+    after: Annotated[
+        str, Query(pattern=r"^\d{1,7}\.\d{1,4}$", description="{round}.{attempt} that the client knows")
+    ] = "0.0",
+    wait: Annotated[float, Query(ge=0, le=60, description="seconds to wait for something newer")] = 0.0,
+) -> Response:
+    """Long poll. Answers at once if there is something newer than `after`, or if the task has ended."""
+    number, _, attempt = after.partition(".")
+    known = (int(number), int(attempt))
+    deadline = context.now() + round(wait * SECOND)
+    while True:
+        announced = await context.notifier.current(task_id)
+        assert announced is not None
+        left = (deadline - context.now()) / SECOND
+        if announced.is_newer_than(known) or announced.task.ended:
+            break
+        if left <= 0 or context.notifier.closing:
+            if announced.task.state is TaskState.ENROLLING:
+                break
+            return Response(status_code=204)
+        await context.notifier.wait(task_id, left)
+    if announced.standings.get(client_id) is Standing.SET_ASIDE:
+        await context.write(lambda tx: mark_coming_back(tx, client_id))
+    body = announced.announcement(client_id, context.now())
+    return Response(body.model_dump_json(), media_type="application/json")
+
+
+@router.put(
+    "/{round_number}/budget",
+    tags=["clients"],
+    summary="Declare a budget, or decline",
+    responses=responses(
+        *_OWN,
+        *JSON_BODY,
+        ErrorCode.NOT_FOUND,
+        ErrorCode.NOT_INVITED,
+        ErrorCode.BUDGET_DECLARED,
+        ErrorCode.UPDATE_EXISTS,
+        ErrorCode.ROUND_CLOSED,
+        ErrorCode.OUT_OF_BOUNDS,
+        ErrorCode.STORAGE_FULL,
+    )
+    | success({"round_number": 1, "state": "declared", "rho": 0.05, "recorded_at": _MOMENT}),
+)
+async def put_budget(
+    context: Ctx,
+    client_id: ClientId,
+    task_id: TaskId,
+    round_number: RoundNumber,
+    request: Annotated[BudgetRequest, Body(examples=[{"rho": 0.05}])],
+) -> BudgetReceipt:
+    """The Stage II answer. A client may change it once, to a decline, before its upload."""
+    answer = BudgetAnswer(client_id=client_id, request=request, at=context.now())
+    receipt = await context.declarations.submit((task_id, round_number), answer)
+    failpoint("declare.after_commit")
+    return receipt
+
+
+@router.put(
+    "/{round_number}/update",
+    tags=["clients"],
+    summary="Upload the noised update",
+    responses=responses(
+        *_OWN,
+        ErrorCode.NOT_FOUND,
+        ErrorCode.NOT_INVITED,
+        ErrorCode.BUDGET_MISSING,
+        ErrorCode.UPDATE_EXISTS,
+        ErrorCode.UPDATE_REPLAYED,
+        ErrorCode.ROUND_CLOSED,
+        ErrorCode.LENGTH_REQUIRED,
+        ErrorCode.BODY_TOO_LARGE,
+        ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+        ErrorCode.DIGEST_REQUIRED,
+        ErrorCode.DIGEST_MISMATCH,
+        ErrorCode.WRONG_LENGTH,
+        ErrorCode.NOT_FINITE,
+        ErrorCode.OUT_OF_BOUNDS,
+        ErrorCode.STORAGE_FULL,
+    )
+    | {200: {"model": UpdateReceipt, **success(_RECEIPT)[200]}},
+    openapi_extra=_UPLOAD_PARAMETERS,
+)
+async def put_update(request: Request) -> Response:
+    """Once per round and client. The receipt means durable; a repeat of the same bytes gets the first receipt again."""
+    # The parameters are read by hand: for a small upload FastAPI's own way costs as much as the rest of the event
+    # loop's work.
+    context = await get_context(request)
+    task_id = request.path_params["task_id"]
+    caller = await identify(context, request.app.state.callers, await bearer(request))
+    client_id = await participant(task_id, caller)
+    round_number = _round_number.validate_python(request.path_params["round_number"])
+    digest = parse_content_digest(request.headers.get("content-digest", ""))
+    delivery = Delivery(client_id=client_id, digest=digest, at=context.now())
+    receipt = await context.admissions.submit((task_id, round_number), delivery)
+    if receipt is None:
+        receipt = await _receive_update(context, (task_id, round_number), delivery, request)
+        failpoint("upload.after_commit")
+    return Response(receipt.model_dump_json(), media_type="application/json")
+
+
+async def _receive_update(
+    context: Context, round_key: tuple[str, int], delivery: Delivery, request: Request
+) -> UpdateReceipt:
+    """Read the body of an upload; return its receipt when everything is durable."""
+    announced = await context.notifier.current(round_key[0])
+    assert announced is not None
+    byte_length = announced.task.spec.layout.byte_length
+    check_headers(request, byte_length)
+    failpoint("upload.before_body")
+    client_id, digest, uploads = delivery.client_id, delivery.digest, context.uploads
+    with context.store.blobs.stage() as blob:
+        async with uploads.queue.turn((round_key, client_id)) as line:
+            with line.reading():
+                norm = await uploads.receive(blob, request.stream(), byte_length=byte_length, digest=digest)
+            staged = StagedDelivery(client_id=client_id, digest=digest, at=context.now(), blob=blob, squared_norm=norm)
+            return await context.deliveries.submit(round_key, staged)
+
+
+@router.get(
+    "/{round_number}",
+    tags=["reading"],
+    summary="Result of a round",
+    responses=responses(ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST),
+)
+async def get_round(context: Ctx, caller: Reader, task_id: TaskId, round_number: RoundNumber) -> RoundResult:
+    """The totals and the client's own part. Admin and viewer see the parts of all clients once the round is closed."""
+    result = context.settled_rounds.get(task_id, round_number)
+    if result is None:
+        result = await context.read(lambda tx: round_result(tx, get_task(tx, task_id), round_number))
+        context.settled_rounds.add(task_id, result)
+    return result if caller.client_id is None else as_seen_by(result, caller.client_id)
