@@ -12,7 +12,8 @@ from qidpfl_shared.core.arguments import Vector
 from qidpfl_shared.core.equilibrium import equilibrium
 from qidpfl_shared.core.money import split_reward
 from qidpfl_shared.core.participation import participation
-from qidpfl_shared.core.planning import Participant, plan_round
+from qidpfl_shared.core.planning import plan_round
+from qidpfl_shared.core.round_rules import Participant
 from qidpfl_shared.protocol.presets import preset
 
 

@@ -16,11 +16,12 @@ from qidpfl_shared.core.aggregation import ServerState, server_step, weighted_me
 from qidpfl_shared.core.equilibrium import best_response
 from qidpfl_shared.core.money import MICRO, split_reward
 from qidpfl_shared.core.noise_audit import NoiseAudit, NoiseVerdict, alpha_per_upload
-from qidpfl_shared.core.planning import Participant, PlanStatus, Standing, plan_round
+from qidpfl_shared.core.planning import PlanStatus, Standing, plan_round
 from qidpfl_shared.core.privacy.account import PrivacyAccount, Release
 from qidpfl_shared.core.privacy.histogram import private_histogram
 from qidpfl_shared.core.privacy.views import system_statement
 from qidpfl_shared.core.reward import aggregation_weights
+from qidpfl_shared.core.round_rules import Participant
 from qidpfl_shared.core.selection import select
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.task_spec import TaskSpec

@@ -11,7 +11,7 @@ A file may also have one of the two functions only. They answer from their quest
 import numpy as np
 import numpy.typing as npt
 
-from qidpfl_shared.core.own_rules import RewardQuestion, SelectionQuestion
+from qidpfl_shared.core.custom_rules import RewardQuestion, SelectionQuestion
 
 NEAR_ENOUGH = 1.0
 

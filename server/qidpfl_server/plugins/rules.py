@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from qidpfl_shared.core.custom_rules import OwnReward, OwnRuleFailed, OwnSelect
+from qidpfl_shared.core.custom_rules import CustomReward, CustomRuleFailed, CustomSelect
 from qidpfl_shared.plugin_loader import CannotImport, module_of_file
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.fields import Name
@@ -34,8 +34,8 @@ class CustomRules:
     """The functions of one file."""
 
     path: Path
-    reward: OwnReward | None
-    select: OwnSelect | None
+    reward: CustomReward | None
+    select: CustomSelect | None
 
 
 # Rules by name. Who decides (a request, the scheduler, a command) is many calls away from who knows the command line.
@@ -54,13 +54,13 @@ def load_rules(paths: Iterable[Path]) -> None:
     _loaded.update(found)
 
 
-def custom_reward(spec: TaskSpec) -> OwnReward | None:
+def custom_reward(spec: TaskSpec) -> CustomReward | None:
     """The function that chooses the rewards of a task; None under another policy, and where it is not loaded."""
     rules = _loaded.get(spec.game.own_rules or "")
     return None if rules is None else rules.reward
 
 
-def custom_select(spec: TaskSpec) -> OwnSelect | None:
+def custom_select(spec: TaskSpec) -> CustomSelect | None:
     """The function that chooses the clients of a task; None under another rule, and where it is not loaded."""
     rules = _loaded.get(spec.selection.own_rules or "")
     return None if rules is None else rules.select
@@ -89,7 +89,7 @@ def rules_of(spec: TaskSpec) -> list[Path]:
     return list(dict.fromkeys(_loaded[name].path for _, name in _needed(spec) if name in _loaded))
 
 
-def fail_by_rule(tx: Transaction, task: Task, name: str | None, error: OwnRuleFailed, now: Micros) -> None:
+def fail_by_rule(tx: Transaction, task: Task, name: str | None, error: CustomRuleFailed, now: Micros) -> None:
     """End a task whose rule failed. Clients read the reason, so that it holds no data; the rest is in the log."""
     _log.error("own_rule_failed", task=task.task_id, rules=name, exc_info=error)
     end_task(tx, task, TaskState.FAILED, EndReason.OWN_RULE_FAILED, now, f"rules {name}: {error}")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qidpfl_shared.core.custom_rules import OwnRuleFailed
+from qidpfl_shared.core.custom_rules import CustomRuleFailed
 from qidpfl_shared.core.selection import Selection, SelectionStatus, select
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
@@ -114,7 +114,7 @@ def select_clients(tx: Transaction, task: Task, now: Micros) -> None:
     candidates = tx.clients.in_state(task.task_id, ClientState.PROFILED)
     try:
         selection = selection_of(task.spec, candidates)
-    except OwnRuleFailed as error:
+    except CustomRuleFailed as error:
         fail_by_rule(tx, task, task.spec.selection.own_rules, error, now)
         return
     for client, kept, filled_up, distance in zip(

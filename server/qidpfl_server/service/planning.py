@@ -3,11 +3,12 @@
 import math
 from dataclasses import replace
 
-from qidpfl_shared.core.custom_rules import OwnRuleFailed, PastRound
+from qidpfl_shared.core.custom_rules import CustomRuleFailed, PastRound
 from qidpfl_shared.core.money import from_micro
-from qidpfl_shared.core.planning import Participant, PlanStatus, RoundPlan, plan_round
+from qidpfl_shared.core.planning import PlanStatus, RoundPlan, plan_round
 from qidpfl_shared.core.privacy.account import PrivacyAccount, Release
 from qidpfl_shared.core.reward import RewardPolicy
+from qidpfl_shared.core.round_rules import Participant
 from qidpfl_shared.protocol.messages import RoundState, TaskState
 from qidpfl_shared.protocol.releases import histogram_release, release_of
 
@@ -35,9 +36,9 @@ def open_round(tx: Transaction, task: Task, round_number: int, now: Micros) -> N
             participants=[participant(client, accounts[client.client_id]) for client in clients],
             reward_left_micro=task.spec.bounds.reward_total_micro - tx.rounds.paid_micro(task.task_id),
             past=_past(tx, task),
-            own_reward=custom_reward(task.spec),
+            custom_reward=custom_reward(task.spec),
         )
-    except OwnRuleFailed as error:
+    except CustomRuleFailed as error:
         fail_by_rule(tx, task, task.spec.game.own_rules, error, now)
         return
     if plan.status is not PlanStatus.PLANNED:

@@ -15,7 +15,7 @@ from .capped_reward import optimal_reward_capped
 from .reward import CostModel, RewardRange, Weighting
 
 
-class OwnRuleFailed(Exception):
+class CustomRuleFailed(Exception):
     """A user's rule raised an error, or answered something that cannot be used. The message shows none of its data."""
 
 
@@ -112,40 +112,40 @@ class SelectionQuestion:
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
-OwnReward = Callable[[RewardQuestion], float]
-OwnSelect = Callable[[SelectionQuestion], Sequence[bool] | Mask]
+CustomReward = Callable[[RewardQuestion], float]
+CustomSelect = Callable[[SelectionQuestion], Sequence[bool] | Mask]
 
 
-def unchangeable(array: Vector) -> Vector:
+def read_only(array: Vector) -> Vector:
     """A copy that nobody can write to."""
     copy = np.array(array)
     copy.setflags(write=False)
     return copy
 
 
-def asked_reward(own: OwnReward, question: RewardQuestion) -> float:
-    """The reward that a user's rule wishes to pay. Raises `OwnRuleFailed` unless it is finite and at least 0."""
+def ask_reward(own: CustomReward, question: RewardQuestion) -> float:
+    """The reward that a user's rule wishes to pay. Raises `CustomRuleFailed` unless it is finite and at least 0."""
     answer = _answer("reward", own, question)
     try:
         return arguments.non_negative("reward", answer)
     except ImpossibleArgument as error:
-        raise OwnRuleFailed(f"reward() returned {_shown(answer)}, not a finite number of at least 0") from error
+        raise CustomRuleFailed(f"reward() returned {_shown(answer)}, not a finite number of at least 0") from error
 
 
-def asked_selection(own: OwnSelect, question: SelectionQuestion) -> Mask:
-    """Whom a user's rule keeps. Raises `OwnRuleFailed` unless it says true or false of every client."""
+def ask_selection(own: CustomSelect, question: SelectionQuestion) -> Mask:
+    """Whom a user's rule keeps. Raises `CustomRuleFailed` unless it says true or false of every client."""
     answer = _answer("select", own, question)
     try:
         return arguments.mask("selection", answer, length=question.clients)
     except ImpossibleArgument as error:
-        raise OwnRuleFailed(f"select() returned {_shown(answer)}, not {question.clients} truth values") from error
+        raise CustomRuleFailed(f"select() returned {_shown(answer)}, not {question.clients} truth values") from error
 
 
 def _answer(name: str, own: Callable[[Question], Answer], question: Question) -> Answer:
     try:
         return own(question)
     except (Exception, SystemExit) as error:
-        raise OwnRuleFailed(f"{name}() raised {type(error).__name__}") from error
+        raise CustomRuleFailed(f"{name}() raised {type(error).__name__}") from error
 
 
 def _shown(answer: object) -> str:

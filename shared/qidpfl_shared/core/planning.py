@@ -12,14 +12,12 @@ import numpy as np
 
 from . import arguments
 from .arguments import ImpossibleArgument, Mask, Vector
-from .custom_rules import OwnReward, PastRound, RewardQuestion, asked_reward, unchangeable
+from .custom_rules import CustomReward, PastRound, RewardQuestion, ask_reward, read_only
 from .equilibrium import MarketStatus, equilibrium
 from .money import MICRO, from_micro, to_micro
 from .participation import invite
 from .reward import RewardPolicy, random_reward
 from .round_rules import Participant, RoundRules
-
-__all__ = ["Participant", "PlanStatus", "RewardBound", "RoundPlan", "RoundRules", "Standing", "plan_round"]
 
 
 class Standing(StrEnum):
@@ -81,7 +79,7 @@ def plan_round(
     participants: Sequence[Participant],
     reward_left_micro: int,
     past: Sequence[PastRound] = (),
-    own_reward: OwnReward | None = None,
+    custom_reward: CustomReward | None = None,
 ) -> RoundPlan:
     """Whom to invite and what to offer.
 
@@ -89,7 +87,7 @@ def plan_round(
     rounded before the total is computed, so that every client can check its best response against exactly what was
     announced. `reward_left_micro` is what the task may still pay: a reward that does not fit ends the task.
 
-    Policy `own` needs `own_reward`, and asks it with the `past` rounds; may raise `OwnRuleFailed`.
+    Policy `own` needs `custom_reward`, and asks it with the `past` rounds; may raise `CustomRuleFailed`.
     """
     arguments.whole("reward_left_micro", reward_left_micro)
     rules.cost_model.check_round(round_number)
@@ -100,7 +98,7 @@ def plan_round(
         return _plan(PlanStatus.TOO_FEW_CLIENTS, rules, round_number, field)
 
     question = _question(rules, round_number, field, reward_left_micro, past)
-    wished = _wished_reward(rules, question, own_reward)
+    wished = _wished_reward(rules, question, custom_reward)
     reward_micro, bound = _bounded(rules, wished)
     if reward_micro > reward_left_micro:
         return _plan(PlanStatus.BUDGET_EXHAUSTED, rules, round_number, field, wished=wished, bound=bound)
@@ -173,10 +171,10 @@ def _question(
     return RewardQuestion(
         round_number=round_number,
         past=tuple(past),
-        privacy_values=unchangeable(field.values[invited]),
-        sizes=unchangeable(field.sizes[invited]),
-        caps=unchangeable(field.caps[invited]),
-        noise_scales=unchangeable(field.scales[invited]),
+        privacy_values=read_only(field.values[invited]),
+        sizes=read_only(field.sizes[invited]),
+        caps=read_only(field.caps[invited]),
+        noise_scales=read_only(field.scales[invited]),
         weighting=rules.weighting,
         privacy_weight=rules.privacy_weight,
         cost_model=rules.cost_model,
@@ -185,7 +183,7 @@ def _question(
     )
 
 
-def _wished_reward(rules: RoundRules, question: RewardQuestion, own_reward: OwnReward | None) -> float:
+def _wished_reward(rules: RoundRules, question: RewardQuestion, custom_reward: CustomReward | None) -> float:
     """What the policy alone would pay."""
     match rules.policy:
         case RewardPolicy.OPTIMAL:
@@ -198,9 +196,9 @@ def _wished_reward(rules: RoundRules, question: RewardQuestion, own_reward: OwnR
             scheduled = rules.reward_schedule
             return scheduled[question.round_number - 1] if scheduled is not None else rules.fixed_reward or 0.0
         case RewardPolicy.OWN:
-            if own_reward is None:
-                raise ImpossibleArgument("own_reward", own_reward, "must be given under policy own")
-            return asked_reward(own_reward, question)
+            if custom_reward is None:
+                raise ImpossibleArgument("custom_reward", custom_reward, "must be given under policy own")
+            return ask_reward(custom_reward, question)
         case RewardPolicy.NONE:
             return 0.0
 

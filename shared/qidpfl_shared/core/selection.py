@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from . import arguments
 from .arguments import ImpossibleArgument, Mask, Numbers, Vector
-from .custom_rules import OwnSelect, SelectionQuestion, asked_selection, unchangeable
+from .custom_rules import CustomSelect, SelectionQuestion, ask_selection, read_only
 from .label_union import nearest_union
 
 # A client exactly at the threshold passes, whichever way the last digit of its distance was rounded.
@@ -104,13 +104,13 @@ class Random:
 
 
 @dataclass(frozen=True)
-class Own:
+class Custom:
     """Whomever a user's function keeps."""
 
-    choose: OwnSelect
+    choose: CustomSelect
 
     def keep(self, question: SelectionQuestion) -> Mask:
-        return asked_selection(self.choose, question)
+        return ask_selection(self.choose, question)
 
 
 @dataclass(frozen=True)
@@ -170,11 +170,19 @@ def select(
     sizes: Numbers | None = None,
     privacy_values: Numbers | None = None,
 ) -> Selection:
-    """Apply a rule to everybody's label histogram; a client without records is never selected.
+    """Apply a rule to the label histograms of all clients. A client without records is never selected.
 
-    Fewer than `min_clients` are a status, not an error: nobody is selected then, unless `shortfall` says to fill up
-    with the nearest of those who did not pass (of equals the earlier one). Only rule `Own` asks for sizes and privacy
-    values, and needs both; it may raise `OwnRuleFailed`.
+    If fewer than `min_clients` pass, no client is selected and the status says so. With `shortfall` `nearest` the
+    nearest of the other clients are added instead (ties: the earlier client). Rule `Custom` needs `sizes` and
+    `privacy_values`; the other rules do not use them.
+
+    Raises `ImpossibleArgument`, and `CustomRuleFailed` if the user's rule fails.
+
+    >>> chosen = select(
+    ...     rule=Threshold(0.75), histograms=[[50, 50], [60, 40], [100, 0]], reference=[0.5, 0.5], min_clients=2
+    ... )
+    >>> chosen.status.value, chosen.selected.tolist(), chosen.label_distances.round(3).tolist()
+    ('selected', [True, True, False], [0.0, 0.2, 1.0])
     """
     min_clients = arguments.whole("min_clients", min_clients, minimum=1)
     shortfall = arguments.choice("shortfall", shortfall, Shortfall)
@@ -182,7 +190,7 @@ def select(
     counts = arguments.count_table("histograms", histograms, width=target.size)
     distances = label_distances(histograms=counts, reference=target)
     has_records = counts.sum(axis=1) > 0
-    if isinstance(rule, Own) and (sizes is None or privacy_values is None):
+    if isinstance(rule, Custom) and (sizes is None or privacy_values is None):
         raise ImpossibleArgument("rule", rule, "must be asked with sizes and privacy_values")
     # Where nobody asks for them: the records that were counted, and one price for all.
     sizes = counts.sum(axis=1) if sizes is None else arguments.size_vector("sizes", sizes, length=len(counts))
@@ -192,11 +200,11 @@ def select(
     selected = np.zeros(distances.size, dtype=np.bool_)
     selected[has_records] = rule.keep(
         SelectionQuestion(
-            label_counts=unchangeable(counts[has_records]),
-            label_distances=unchangeable(distances[has_records]),
-            reference=unchangeable(target),
-            sizes=unchangeable(sizes[has_records]),
-            privacy_values=unchangeable(prices[has_records]),
+            label_counts=read_only(counts[has_records]),
+            label_distances=read_only(distances[has_records]),
+            reference=read_only(target),
+            sizes=read_only(sizes[has_records]),
+            privacy_values=read_only(prices[has_records]),
             min_clients=min_clients,
         )
     )

@@ -3,11 +3,12 @@
 import math
 from dataclasses import replace
 
-from qidpfl_shared.core.custom_rules import OwnReward, OwnRuleFailed, PastRound
+from qidpfl_shared.core.custom_rules import CustomReward, CustomRuleFailed, PastRound
 from qidpfl_shared.core.money import from_micro
-from qidpfl_shared.core.planning import Participant, PlanStatus, RoundPlan, Standing, plan_round
+from qidpfl_shared.core.planning import PlanStatus, RoundPlan, Standing, plan_round
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.core.reward import RewardPolicy
+from qidpfl_shared.core.round_rules import Participant
 from qidpfl_shared.protocol.releases import release_of
 
 from ...domain import BudgetState, Task
@@ -58,21 +59,21 @@ class PlanAuditor:
     def _plan(self, record: RoundRecord, participants: list[Participant], report: Report) -> RoundPlan:
         """The plan of a round. Where a user's rule cannot be asked, or fails, the recorded reward is what it wished."""
 
-        def plan(own: OwnReward) -> RoundPlan:
+        def plan(own: CustomReward) -> RoundPlan:
             return plan_round(
                 rules=self._rules,
                 round_number=record.held.round_number,
                 participants=participants,
                 reward_left_micro=max(0, self._task.spec.bounds.reward_total_micro - self._paid),
                 past=self._past,
-                own_reward=own,
+                custom_reward=own,
             )
 
         recorded = from_micro(record.held.reward_micro)
         if self._custom_reward is not None:
             try:
                 return plan(self._custom_reward)
-            except OwnRuleFailed as error:
+            except CustomRuleFailed as error:
                 report.require(False, f"{record.place}: {error}")
         return plan(lambda _: recorded)
 

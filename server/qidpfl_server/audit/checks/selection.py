@@ -2,7 +2,7 @@
 
 import math
 
-from qidpfl_shared.core.custom_rules import OwnRuleFailed
+from qidpfl_shared.core.custom_rules import CustomRuleFailed
 from qidpfl_shared.core.selection import label_distances
 from qidpfl_shared.protocol.task_spec import SelectionRule
 
@@ -28,7 +28,7 @@ def audit_selection(task: Task, clients: list[Client], report: Report) -> None:
         return
     try:
         selection = selection_of(task.spec, judged)
-    except OwnRuleFailed as error:
+    except CustomRuleFailed as error:
         report.require(False, f"task {task.name}, selection: {error}")
         return
     for client, kept, filled_up in zip(judged, selection.selected, selection.filled_up, strict=True):

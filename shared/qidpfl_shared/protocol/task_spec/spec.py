@@ -6,14 +6,14 @@ import json
 from pydantic import model_validator
 
 from ...core.arguments import ImpossibleArgument, Vector
-from ...core.custom_rules import OwnSelect
+from ...core.custom_rules import CustomSelect
 from ...core.money import from_micro
-from ...core.planning import RoundRules
 from ...core.reward import RewardRange
+from ...core.round_rules import RoundRules
 from ...core.selection import (
     All,
+    Custom,
     Histograms,
-    Own,
     Random,
     Rule,
     Threshold,
@@ -68,7 +68,7 @@ class TaskSpec(TaskParts):
             reward_max_micro=self.bounds.reward_max_micro,
         )
 
-    def selection_rule(self, own_select: OwnSelect | None = None) -> Rule:
+    def selection_rule(self, custom_select: CustomSelect | None = None) -> Rule:
         """The rule that decides who is kept; rule own needs its function."""
         match self.selection.rule:
             case SelectionRule.THRESHOLD:
@@ -81,9 +81,9 @@ class TaskSpec(TaskParts):
                 assert self.selection.random_clients is not None and self.selection.seed is not None
                 return Random(self.selection.random_clients, self.selection.seed)
             case SelectionRule.OWN:
-                if own_select is None:
-                    raise ImpossibleArgument("own_select", own_select, "must be given under rule own")
-                return Own(own_select)
+                if custom_select is None:
+                    raise ImpossibleArgument("custom_select", custom_select, "must be given under rule own")
+                return Custom(custom_select)
 
     def label_reference(self, histograms: Histograms) -> Vector:
         """The reference distribution of labels; the profiles matter only if it is pooled from them."""

@@ -14,8 +14,8 @@ from qidpfl_shared.core import (
     money,
     noise_audit,
     participation,
-    planning,
     reward,
+    round_rules,
     selection,
     utility,
 )
@@ -94,7 +94,7 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (mechanisms.batch_sizes, {"size": 10, "batch_size": 3}),
     (noise_audit.alpha_per_upload, {"alpha": 0.1, "clients": 2, "rounds": 3}),
     (
-        planning.Participant,
+        round_rules.Participant,
         {"privacy_value": 1.0, "size": 10, "rho_cap": 1.0, "remaining_rho": 1.0},
     ),
     (selection.label_distances, {"histograms": [[1, 2], [3, 4]], "reference": [0.5, 0.5]}),
@@ -237,4 +237,4 @@ def test_constants_whose_squares_floats_cannot_hold_are_refused(extreme: float) 
 
 def test_truth_values_are_not_taken_from_text() -> None:
     with pytest.raises(ImpossibleArgument, match="set_aside"):
-        planning.Participant(privacy_value=1.0, size=1, set_aside="no")  # type: ignore[arg-type]
+        round_rules.Participant(privacy_value=1.0, size=1, set_aside="no")  # type: ignore[arg-type]

@@ -12,17 +12,10 @@ from hypothesis import strategies as st
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.equilibrium import best_response, equilibrium
 from qidpfl_shared.core.money import MICRO, to_micro
-from qidpfl_shared.core.planning import (
-    Participant,
-    PlanStatus,
-    RewardBound,
-    RoundPlan,
-    RoundRules,
-    Standing,
-    plan_round,
-)
+from qidpfl_shared.core.planning import PlanStatus, RewardBound, RoundPlan, Standing, plan_round
 from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
 from qidpfl_shared.core.reward import CostModel, RewardPolicy, RewardRange, Weighting, optimal_reward
+from qidpfl_shared.core.round_rules import Participant, RoundRules
 
 RULES = RoundRules(
     policy=RewardPolicy.OPTIMAL,
@@ -250,7 +243,7 @@ def test_planning_is_a_pure_function_of_its_arguments() -> None:
         ({"reward_schedule": (1.0,) * 20}, "fixed_reward"),
         ({"policy": RewardPolicy.FIXED, "reward_schedule": (1.0,) * 19}, "reward_schedule"),
         ({"policy": RewardPolicy.FIXED, "reward_schedule": (*[1.0] * 19, -1.0)}, "reward_schedule"),
-        ({"policy": RewardPolicy.OWN}, "own_reward"),
+        ({"policy": RewardPolicy.OWN}, "custom_reward"),
     ],
 )
 def test_contradictory_rules_are_refused(changes: dict[str, Any], name: str) -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from qidpfl_shared.core.money import MAX_MICRO, MICRO
-from qidpfl_shared.core.planning import Participant, PlanStatus, RewardBound, RoundPlan, plan_round
+from qidpfl_shared.core.planning import PlanStatus, RewardBound, RoundPlan, plan_round
+from qidpfl_shared.core.round_rules import Participant
 from qidpfl_shared.protocol.presets import EMNIST_TRAINING_LABELS, PRESETS, UnknownPreset, preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 

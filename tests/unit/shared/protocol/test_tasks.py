@@ -14,10 +14,11 @@ from pydantic import ValidationError
 
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.money import MAX_MICRO
-from qidpfl_shared.core.planning import Participant, RewardBound, RoundPlan, plan_round
+from qidpfl_shared.core.planning import RewardBound, RoundPlan, plan_round
 from qidpfl_shared.core.privacy import mechanisms as core
 from qidpfl_shared.core.reward import RewardPolicy, RewardRange, Weighting
-from qidpfl_shared.core.selection import All, Own, Random, Threshold, Union
+from qidpfl_shared.core.round_rules import Participant
+from qidpfl_shared.core.selection import All, Custom, Random, Threshold, Union
 from qidpfl_shared.protocol.fields import MAX_DIMENSION
 from qidpfl_shared.protocol.presets import PRESETS
 from qidpfl_shared.protocol.task_spec import PartitionKind, TaskSpec
@@ -1011,8 +1012,8 @@ def test_a_rule_of_ones_own_is_not_in_the_spec_but_given() -> None:
         return []
 
     spec = TaskSpec.model_validate(task({"selection": {"rule": "own", "own_rules": "mine"}}))
-    assert spec.selection_rule(nobody) == Own(nobody)
-    with pytest.raises(ImpossibleArgument, match="own_select"):
+    assert spec.selection_rule(nobody) == Custom(nobody)
+    with pytest.raises(ImpossibleArgument, match="custom_select"):
         spec.selection_rule()
 
 

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qidpfl_shared.core import own_rules
 from qidpfl_shared.core.arguments import ImpossibleArgument
-from qidpfl_shared.core.custom_rules import OwnRuleFailed, PastRound, RewardQuestion, SelectionQuestion
+from qidpfl_shared.core.custom_rules import CustomRuleFailed, PastRound, RewardQuestion, SelectionQuestion
 from qidpfl_shared.core.money import MICRO
-from qidpfl_shared.core.planning import Participant, PlanStatus, RewardBound, RoundPlan, RoundRules, plan_round
+from qidpfl_shared.core.planning import PlanStatus, RewardBound, RoundPlan, plan_round
 from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
 from qidpfl_shared.core.reward import CostModel, RewardPolicy, RewardRange, Weighting
-from qidpfl_shared.core.selection import Own, Selection, SelectionStatus, Shortfall, select
+from qidpfl_shared.core.round_rules import Participant, RoundRules
+from qidpfl_shared.core.selection import Custom, Selection, SelectionStatus, Shortfall, select
 
 RULES = RoundRules(
     policy=RewardPolicy.OWN,
@@ -52,13 +54,13 @@ def plan(own: Any, round_number: int = 3, left: int = 10**12, **changes: Any) ->
         participants=CROWD,
         reward_left_micro=left,
         past=[PastRound(reward=2.0, accuracy=0.5), PastRound(reward=3.0)],
-        own_reward=own,
+        custom_reward=own,
     )
 
 
 def choose(own: Any, shortfall: Shortfall = Shortfall.FAIL) -> Selection:
     return select(
-        rule=Own(own),
+        rule=Custom(own),
         histograms=TABLE,
         reference=[0.5, 0.5],
         min_clients=2,
@@ -106,7 +108,7 @@ def test_a_wish_is_bounded_like_that_of_every_policy() -> None:
 
 @pytest.mark.parametrize("answer", [math.nan, math.inf, -1e-9, "5", None, True, [5.0], 1j, 10**400])
 def test_a_reward_that_nobody_could_pay_is_a_failure_of_the_rule(answer: object) -> None:
-    with pytest.raises(OwnRuleFailed, match=r"reward\(\) returned .*, not a finite number of at least 0"):
+    with pytest.raises(CustomRuleFailed, match=r"reward\(\) returned .*, not a finite number of at least 0"):
         plan(lambda _: answer)
 
 
@@ -134,7 +136,7 @@ def test_a_rule_that_keeps_too_few_fails_or_is_filled_up_like_every_rule() -> No
     "answer", [[True, True], [True] * 4, [1, 0, 1], ["yes"] * 3, None, True, [[True] * 3], [[True], [], [True]], {0, 2}]
 )
 def test_a_selection_that_does_not_say_true_or_false_of_everybody_is_a_failure_of_the_rule(answer: object) -> None:
-    with pytest.raises(OwnRuleFailed, match=r"select\(\) returned .*, not 3 truth values"):
+    with pytest.raises(CustomRuleFailed, match=r"select\(\) returned .*, not 3 truth values"):
         choose(lambda _: answer)
 
 
@@ -144,7 +146,7 @@ def test_an_error_in_a_rule_is_told_by_its_kind_alone(ask: Callable[[Any], objec
     def broken(question: object) -> object:
         raise error
 
-    with pytest.raises(OwnRuleFailed, match=rf"^(reward|select)\(\) raised {type(error).__name__}$") as failure:
+    with pytest.raises(CustomRuleFailed, match=rf"^(reward|select)\(\) raised {type(error).__name__}$") as failure:
         ask(broken)
     assert failure.value.__cause__ is error
 
@@ -165,4 +167,11 @@ def test_a_rule_cannot_change_what_it_is_asked() -> None:
 
 def test_a_rule_of_ones_own_needs_everything_it_may_be_asked_for() -> None:
     with pytest.raises(ImpossibleArgument, match="sizes and privacy_values"):
-        select(rule=Own(lambda _: [True]), histograms=[[1, 1]], reference=[0.5, 0.5], min_clients=1, sizes=[2])
+        select(rule=Custom(lambda _: [True]), histograms=[[1, 1]], reference=[0.5, 0.5], min_clients=1, sizes=[2])
+
+
+def test_rule_files_that_import_the_former_module_still_work() -> None:
+    assert own_rules.OwnRuleFailed is CustomRuleFailed
+    assert own_rules.RewardQuestion is RewardQuestion
+    assert own_rules.SelectionQuestion is SelectionQuestion
+    assert own_rules.PastRound is PastRound
