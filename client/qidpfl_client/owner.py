@@ -1,19 +1,23 @@
-"""What the owner of a data set decides: the worth of its privacy, its limits, its prices."""
+"""The decisions of a data owner: the value of its privacy, its limits, its prices."""
 
 import math
+import random
+import re
 from dataclasses import dataclass
 
 from qidpfl_shared.core import arguments
 from qidpfl_shared.core.utility import fixed_cost
+
+from .errors import Misconfigured
 
 _MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """What taking part costs besides privacy, in money: the paper's data, computation and communication costs.
+    """The prices of data, computation and communication (φ2–φ4 in the paper), in money.
 
-    The amounts are measured (records, seconds of training, mebibytes both ways); these are their prices (φ2–φ4).
+    The client measures the amounts: records, seconds of training, mebibytes sent and received.
     """
 
     per_record: float = 0.0
@@ -39,11 +43,11 @@ class Prices:
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """The owner's side of the bargain.
+    """The owner's privacy value, limits and prices.
 
-    `privacy_value` (ν) is what a unit of budget is worth. None as a limit takes the task's suggestion. Releases that
-    guarantee less than they declare, or nothing, happen only with `accept_unproven`, which switches the lifetime limit
-    off where they do.
+    `privacy_value` (ν) is the worth of one unit of budget. A limit of None means the task's suggestion. Only with
+    `accept_unproven` does the client make releases that guarantee less than they declare; the lifetime limit does not
+    hold for them.
     """
 
     privacy_value: float = 1.0
@@ -57,13 +61,27 @@ class Owner:
 
     def __post_init__(self) -> None:
         arguments.positive("privacy_value", self.privacy_value)
-        for name in ("rho_cap", "lifetime_rho", "histogram_rho"):
-            if (limit := getattr(self, name)) is not None:
+        limits = {"rho_cap": self.rho_cap, "lifetime_rho": self.lifetime_rho, "histogram_rho": self.histogram_rho}
+        for name, limit in limits.items():
+            if limit is not None:
                 arguments.positive(name, limit)
         arguments.real("min_utility", self.min_utility)
 
     def lifetime_limit(self, suggested: float | None) -> float:
-        """The lifetime budget: the owner's, else the task's suggestion, else none."""
+        """The lifetime budget: the owner's, else the suggestion of the task, else unlimited."""
         if self.lifetime_rho is not None:
             return self.lifetime_rho
         return math.inf if suggested is None else suggested
+
+
+def draw_privacy_value(text: str, source: random.Random) -> float:
+    """A privacy value from an option: a number, or `LOW:HIGH` to draw one between them.
+
+    Raises `Misconfigured` for any other text.
+    """
+    number = r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
+    match = re.fullmatch(rf"({number})(?::({number}))?", text)
+    if match is None:
+        raise Misconfigured(f"--privacy-value {text!r} is neither a number nor LOW:HIGH")
+    low, high = float(match[1]), float(match[2] or match[1])
+    return source.uniform(low, high)

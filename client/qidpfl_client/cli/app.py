@@ -15,16 +15,16 @@ from rich.table import Table
 from qidpfl_shared.command_line import Stopped, stopped_by_signals
 from qidpfl_shared.core.money import from_micro
 
+from ..api import TaskApi, connect, split_code
 from ..fleet.behaviours import Behaviour
 from ..fleet.fleet import Fleet
 from ..fleet.plan import FleetPlan
-from ..journal.journal import Journal
+from ..journal.journal import DEFAULT_PATH, Journal
 from ..journal.ledger import as_json, lines, read_ledger
-from ..owner import Owner, Prices
+from ..owner import Owner, Prices, draw_privacy_value
 from ..participant.data_source import OpenData
 from ..participant.runner import SHORT_RETRIES, run_until_finished
 from ..participant.session import ClientContext, Enrolment
-from ..sdk.client import TaskApi, connect, split_code
 from . import options
 from .options import guarded
 from .progress import ProgressDisplay
@@ -42,7 +42,7 @@ def run_command(
     server: options.Server,
     code: options.Code = None,
     code_file: options.CodeFile = None,
-    journal: JournalPath = Path("qidpfl-journal.sqlite"),
+    journal: JournalPath = DEFAULT_PATH,
     ordinal: Annotated[int | None, typer.Option(min=0, help="wished place, i.e. shard, in a testbed")] = None,
     moved: options.Moved = False,
     workload: options.CustomWorkload = None,
@@ -70,7 +70,7 @@ def run_command(
     again with the same journal: no budget is spent twice. A client that is refused waits for the end of the task.
     """
     owner = Owner(
-        privacy_value=options.privacy_value(privacy_value, random.SystemRandom()),
+        privacy_value=draw_privacy_value(privacy_value, random.SystemRandom()),
         rho_cap=rho_cap,
         lifetime_rho=lifetime_rho,
         histogram_rho=histogram_rho,
@@ -187,7 +187,7 @@ def fleet_command(
 @app.command("ledger")
 @guarded
 def ledger_command(
-    journal: JournalPath = Path("qidpfl-journal.sqlite"),
+    journal: JournalPath = DEFAULT_PATH,
     delta: Annotated[float | None, typer.Option(help="at which epsilon is read  [default: the task's]")] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="for programs")] = False,
 ) -> None:

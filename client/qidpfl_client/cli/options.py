@@ -1,7 +1,5 @@
 """What the commands share: their options, and how they fail."""
 
-import random
-import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -91,16 +89,6 @@ def enrolment_code(code: str | None, code_file: Path | None) -> str:
         return code_file.read_text().strip()
     except UnicodeDecodeError:
         raise Misconfigured(f"{code_file} holds no enrolment code") from None
-
-
-def privacy_value(text: str, source: random.Random) -> float:
-    """The number, or one drawn from LOW:HIGH."""
-    number = r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
-    match = re.fullmatch(rf"({number})(?::({number}))?", text)
-    if match is None:
-        raise Misconfigured(f"--privacy-value {text!r} is neither a number nor LOW:HIGH")
-    low, high = float(match[1]), float(match[2] or match[1])
-    return source.uniform(low, high)
 
 
 def noise_source(unsafe_seed: int | None) -> NoiseSource:

@@ -11,15 +11,14 @@ import httpx
 
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
-from ..cli import options
 from ..journal.journal import Journal
 from ..noise import NoiseSource, SystemNoise, UnsafeSeededNoise
-from ..owner import Owner
+from ..owner import Owner, draw_privacy_value
 from ..participant.data_source import DataSource, OpenData
 from ..participant.runner import SHORT_RETRIES, ReconnectPolicy
 from ..participant.session import ClientContext, Enrolment
-from ..sdk.client import TaskApi, split_code
-from ..sdk.model_cache import ModelCache
+from ..sdk.client import ModelCache, TaskApi
+from ..sdk.credentials import split_code
 from .behaviours import Behaviour, UnreliableDelivery, assign, behaving_data, behaving_owner
 from .fleet import Member
 
@@ -63,7 +62,7 @@ class FleetPlan:
         def say(line: str) -> None:
             common.report(f"{ordinal:>4} {'' if behaviour is Behaviour.HONEST else f'({behaviour}) '}{line}")
 
-        drawn = options.privacy_value(self.privacy_value, random.Random(f"{self.seed}/{ordinal}"))
+        drawn = draw_privacy_value(self.privacy_value, random.Random(f"{self.seed}/{ordinal}"))
         owner = replace(self.owner, privacy_value=drawn)
         context = ClientContext(
             api=self.api(common.http),

@@ -1,1 +1,1 @@
-"""What was reserved, noised and sent, on the disk of the data owner."""
+"""The journal of a data owner: what was reserved, released and paid."""

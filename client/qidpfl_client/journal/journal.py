@@ -1,8 +1,9 @@
-"""The journal: what one data set has promised, released and earned, over all servers and tasks. It survives `kill -9`.
+"""The journal: what one data set has promised, released and earned, over all servers and tasks.
 
-One SQLite file per data set. What is promised and what is released is on the disk before it leaves; what a coordinator
-would tell again (receipts, payments) gets there with the next of these. Who loses it loses the memory of what
-was released: the client then enrols as somebody new, and nothing stops it from selling the same records again.
+One SQLite file per data set. It survives `kill -9`. A promise or a release is fsynced before it leaves the machine.
+Receipts and payments are fsynced with the next promise or release, because the coordinator can repeat them. An owner
+who loses the file loses the record of all releases: the client then enrols as a new one, and nothing prevents a second
+release of the same records.
 """
 
 import math
@@ -11,16 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qidpfl_shared.core.privacy.account import PrivacyAccount, Release
-from qidpfl_shared.protocol.messages import SpendState
+from qidpfl_shared.protocol.messages import Profile, RoundOffer, SpendState
+from qidpfl_shared.protocol.releases import histogram_release, round_release
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import JournalError
-from ..participant.verification import SeenOffer
-from .sqlite_file import JournalFile
+from .sqlite_file import JournalFile, SqlValue
+
+DEFAULT_PATH = Path("qidpfl-journal.sqlite")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """A task that this data set has joined, or is about to. The token is a secret; it is never shown."""
+    """A task that this data set has joined, or is about to join. The token is a secret and is never shown."""
 
     task_id: str
     server: str
@@ -38,8 +42,29 @@ class Membership:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SeenOffer:
+    """The terms of a round. They must be the same in every attempt and after every restart."""
+
+    round_number: int
+    model_version: int
+    model_digest: str
+    reward_micro: int
+    total: float
+
+    @classmethod
+    def of(cls, offer: RoundOffer) -> "SeenOffer":
+        return cls(
+            round_number=offer.round_number,
+            model_version=offer.model_version,
+            model_digest=offer.model_digest,
+            reward_micro=offer.reward_micro,
+            total=offer.total,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One release, from its reservation on, and the seconds of training that it took."""
+    """One release, from its reservation on. `training_s` is how long the client trained for it."""
 
     task_id: str
     release: str
@@ -52,16 +77,42 @@ class Entry:
     payment_micro: int | None = None
     training_s: float | None = None
 
+    @classmethod
+    def of(cls, task_id: str, release: Release, state: SpendState, *, acknowledged: bool = False) -> "Entry":
+        return cls(
+            task_id=task_id,
+            release=release.name,
+            mechanism=release.mechanism,
+            rho=release.rho,
+            proven_rho=release.proven_rho,
+            state=state,
+            acknowledged=acknowledged,
+        )
+
+
+def round_entry(*, task_id: str, spec: TaskSpec, round_number: int, rho: float, size: int) -> Entry:
+    """The reserved release of a round, charged at what its mechanism guarantees."""
+    release = round_release(privacy=spec.privacy, round_number=round_number, rho=rho, size=size)
+    return Entry.of(task_id, release, SpendState.RESERVED)
+
+
+def histogram_entry(task_id: str, profile: Profile) -> Entry:
+    """The release of the label histogram. It counts as spent from the start."""
+    return Entry.of(task_id, histogram_release(profile.histogram_rho), SpendState.SPENT, acknowledged=True)
+
 
 class Journal:
-    """The journal of one data set; only one process at a time may write it."""
+    """The journal of one data set. Only one process at a time may write it.
+
+    All methods raise `JournalError` if the file is damaged, closed or cannot be written.
+    """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self._file = JournalFile(path, read_only=read_only)
 
     def close(self) -> None:
-        """Let others use it. One that was made for nothing is removed."""
+        """Release the file. A new file without any membership is removed."""
         self._file.close(discard=self._file.is_new and not self.memberships())
 
     def __enter__(self) -> "Journal":
@@ -73,40 +124,43 @@ class Journal:
     # --- the data set and its tasks ----------------------------------------------------------------------------------
 
     def check_data_set(self, fingerprint: str) -> None:
-        """Refuse another data set than the one that the journal is tied to, if it is."""
+        """Refuse a data set that is not the one of this journal."""
         known = self._file.one("SELECT fingerprint FROM data_set")
         if known is not None and known["fingerprint"] != fingerprint:
             raise JournalError(f"{self.path} is the journal of another data set; give this one a journal of its own")
 
     def bind(self, fingerprint: str) -> None:
-        """Tie the journal to a data set at its first use; refuse another one ever after."""
+        """Bind the journal to a data set at its first use. From then on it refuses any other one."""
         self.check_data_set(fingerprint)
         with self._file.transaction() as database:
             database.execute("INSERT INTO data_set SELECT ? WHERE NOT EXISTS (SELECT 1 FROM data_set)", [fingerprint])
 
     def membership(self, task_id: str) -> Membership | None:
-        """What is known of a task."""
+        """The membership in a task."""
         row = self._file.one("SELECT * FROM memberships WHERE task_id = ?", task_id)
         return None if row is None else Membership(**dict(row))
 
     def memberships(self) -> list[Membership]:
-        """All tasks that this data set has joined."""
+        """All tasks that this data set has joined, oldest first."""
         return [Membership(**dict(row)) for row in self._file.all("SELECT * FROM memberships ORDER BY rowid")]
 
     def save_membership(self, membership: Membership) -> None:
-        """Write down what is known of a task now."""
+        """Write or replace the membership in a task."""
         with self._file.transaction() as database:
             _put(database, "REPLACE INTO memberships", vars(membership))
 
-    def introduce(self, membership: Membership, histogram: Entry, *, account: PrivacyAccount) -> None:
-        """Write down the profile and charge its histogram, both or neither (`ReleaseRefused`)."""
+    def save_profile(self, membership: Membership, histogram: Entry, *, account: PrivacyAccount) -> None:
+        """Write a membership with its profile and charge the histogram, in one transaction.
+
+        Raises `ReleaseRefused` if the account does not admit the histogram; nothing is written then.
+        """
         account.charge(_release(histogram))
         with self._file.transaction() as database:
             _put(database, "REPLACE INTO memberships", vars(membership))
-            _put(database, "INSERT INTO entries", _values(histogram))
+            _put(database, "INSERT INTO entries", _columns(histogram))
 
     def forget_membership(self, task_id: str) -> None:
-        """Forget a task in which nothing was released."""
+        """Delete the membership in a task in which nothing was released."""
         with self._file.transaction() as database:
             database.execute("DELETE FROM memberships WHERE task_id = ?", [task_id])
 
@@ -116,9 +170,9 @@ class Journal:
         return None if row is None else SeenOffer(**{name: row[name] for name in SeenOffer.__dataclass_fields__})
 
     def remember_offer(self, task_id: str, offer: SeenOffer) -> None:
-        """Write down what a round is about, before answering it.
+        """Write the terms of a round before the client answers it.
 
-        Nothing is released on it before a reservation, which is synced, and this with it.
+        This needs no fsync of its own: every release follows a reservation, whose fsync also covers this row.
         """
         with self._file.transaction(synced=False) as database:
             _put(database, "INSERT OR IGNORE INTO offers", {"task_id": task_id} | vars(offer))
@@ -131,12 +185,12 @@ class Journal:
         return PrivacyAccount(lifetime_rho=lifetime_rho, accept_unproven=accept_unproven, releases=releases)
 
     def entries(self, task_id: str | None = None) -> list[Entry]:
-        """All entries in their order, or those of one task."""
+        """All entries in the order of their reservation, or those of one task."""
         rows = self._file.all("SELECT * FROM entries WHERE ? IN ('', task_id) ORDER BY position", task_id or "")
         return [_entry(row) for row in rows]
 
     def entry(self, task_id: str, release: str) -> Entry | None:
-        """One entry, if it is there."""
+        """One entry, or None if the journal does not have it."""
         row = self._file.one("SELECT * FROM entries WHERE task_id = ? AND release = ?", task_id, release)
         return None if row is None else _entry(row)
 
@@ -145,21 +199,26 @@ class Journal:
         row = self._file.one("SELECT payload FROM entries WHERE task_id = ? AND release = ?", task_id, release)
         return None if row is None else row["payload"]
 
-    def reserve(self, entry: Entry, *, account: PrivacyAccount) -> None:
-        """Add an entry, also in the place of a freed one, if the account admits it.
+    def last_training_s(self, task_id: str) -> float | None:
+        """How long the latest training in a task took, if the journal knows it."""
+        trained = [entry.training_s for entry in self.entries(task_id) if entry.training_s is not None]
+        return trained[-1] if trained else None
 
-        Raises `ReleaseRefused` where it does not; nothing is written then.
+    def reserve(self, entry: Entry, *, account: PrivacyAccount) -> None:
+        """Add an entry, or replace a freed one.
+
+        Raises `ReleaseRefused` if the account does not admit it; nothing is written then.
         """
         account.charge(_release(entry))
         with self._file.transaction() as database:
-            _clear(database, entry, SpendState.FREED)
-            _put(database, "INSERT INTO entries", _values(entry))
+            _delete(database, entry, SpendState.FREED)
+            _put(database, "INSERT INTO entries", _columns(entry))
 
     def record_foreign(self, entry: Entry) -> bool:
-        """Charge a release that the coordinator has seen, whatever the limits say; False where it is known.
+        """Charge a release that the coordinator has, even above the limits; returns False if it is already known.
 
-        It may only add: where this journal has sent other bytes in that round, or is about to, both count and these
-        are not sent any more.
+        This never lowers a charge. If this journal has sent other bytes in that round, both count and the journal's
+        bytes are not sent again.
         """
         known = self.entry(entry.task_id, entry.release)
         if known is not None and known.digest == entry.digest:
@@ -172,59 +231,64 @@ class Journal:
                 return False
             self.give_up(known.task_id, known.release)
         with self._file.transaction() as database:
-            _clear(database, entry, SpendState.FREED, SpendState.RESERVED)
-            _put(database, "INSERT INTO entries", _values(entry))
+            _delete(database, entry, SpendState.FREED, SpendState.RESERVED)
+            _put(database, "INSERT INTO entries", _columns(entry))
         return True
 
     def spend(
         self, task_id: str, release: str, *, digest: str, payload: bytes, training_s: float | None = None
     ) -> None:
-        """The bytes are about to leave: from now on the budget is spent, and only these bytes may be sent."""
-        state = SpendState.SPENT.value
-        self._change(task_id, release, state=state, digest=digest, payload=payload, training_s=training_s)
-
-    def last_training_s(self, task_id: str) -> float | None:
-        """How long the latest training in a task took, as far as is known."""
-        trained = [entry.training_s for entry in self.entries(task_id) if entry.training_s is not None]
-        return trained[-1] if trained else None
+        """Mark a release as spent, just before its bytes leave. From now on only these bytes may be sent."""
+        self._update(
+            "state = ?, digest = ?, payload = ?, training_s = ?",
+            [SpendState.SPENT.value, digest, payload, training_s],
+            task_id=task_id,
+            release=release,
+        )
 
     def acknowledge(self, task_id: str, release: str) -> None:
-        """The coordinator has the bytes, durably: they need not be kept. Forgotten, it would be asked again."""
-        self._change(task_id, release, synced=False, acknowledged=1, payload=None)
+        """Drop the bytes: the coordinator has stored them. If this is lost in a power cut, the client asks again."""
+        self._update("acknowledged = 1, payload = NULL", [], task_id=task_id, release=release, synced=False)
 
     def free(self, task_id: str, release: str) -> None:
-        """Nothing was sent, and nothing will be."""
-        self._change(task_id, release, state=SpendState.FREED.value)
+        """Cancel a reservation: nothing was sent, and nothing will be."""
+        self._update("state = ?", [SpendState.FREED.value], task_id=task_id, release=release)
 
     def give_up(self, task_id: str, release: str) -> None:
-        """The bytes were sent, and refused or too late: spent, unpaid."""
-        self._change(task_id, release, state=SpendState.SPENT_UNPAID.value, payload=None)
+        """Mark sent bytes that were refused or came too late: spent, but unpaid."""
+        self._update("state = ?, payload = NULL", [SpendState.SPENT_UNPAID.value], task_id=task_id, release=release)
 
     def pay(self, task_id: str, release: str, payment_micro: int, *, accepted: bool) -> None:
-        """Record what the coordinator paid; a release that was not accepted is spent for nothing.
+        """Record the payment. A release that was not accepted is spent, but unpaid.
 
-        Forgotten, it would be read again.
+        If this is lost in a power cut, the client reads the payment again.
         """
         state = SpendState.SPENT if accepted else SpendState.SPENT_UNPAID
-        self._change(task_id, release, synced=False, payment_micro=payment_micro, state=state.value, payload=None)
+        self._update(
+            "payment_micro = ?, state = ?, payload = NULL",
+            [payment_micro, state.value],
+            task_id=task_id,
+            release=release,
+            synced=False,
+        )
 
-    def _change(self, task_id: str, release: str, *, synced: bool = True, **values: object) -> None:
-        assignments = ", ".join(f"{column} = ?" for column in values)
+    def _update(
+        self, assignments: str, values: list[SqlValue], *, task_id: str, release: str, synced: bool = True
+    ) -> None:
         with self._file.transaction(synced=synced) as database:
             cursor = database.execute(
-                f"UPDATE entries SET {assignments} WHERE task_id = ? AND release = ?",
-                [*values.values(), task_id, release],
+                f"UPDATE entries SET {assignments} WHERE task_id = ? AND release = ?", [*values, task_id, release]
             )
             if cursor.rowcount != 1:
                 raise JournalError(f"{self.path} has no entry {release} of task {task_id}")
 
 
-def _put(database: sqlite3.Connection, where: str, values: dict[str, object]) -> None:
-    marks = ", ".join("?" * len(values))
-    database.execute(f"{where} ({', '.join(values)}) VALUES ({marks})", [*values.values()])
+def _put(database: sqlite3.Connection, statement: str, row: dict[str, SqlValue]) -> None:
+    marks = ", ".join("?" * len(row))
+    database.execute(f"{statement} ({', '.join(row)}) VALUES ({marks})", [*row.values()])
 
 
-def _clear(database: sqlite3.Connection, entry: Entry, *states: SpendState) -> None:
+def _delete(database: sqlite3.Connection, entry: Entry, *states: SpendState) -> None:
     for state in states:
         database.execute(
             "DELETE FROM entries WHERE task_id = ? AND release = ? AND state = ?",
@@ -232,7 +296,7 @@ def _clear(database: sqlite3.Connection, entry: Entry, *states: SpendState) -> N
         )
 
 
-def _values(entry: Entry) -> dict[str, object]:
+def _columns(entry: Entry) -> dict[str, SqlValue]:
     return vars(entry) | {
         "proven_rho": None if math.isinf(entry.proven_rho) else entry.proven_rho,
         "state": entry.state.value,
@@ -250,7 +314,7 @@ def _release(entry: Entry) -> Release:
 
 
 def _entry(row: sqlite3.Row) -> Entry:
-    # An older journal that is only looked at does not have all columns.
+    # An older journal that is opened read-only does not have all columns.
     values = {name: row[name] for name in Entry.__dataclass_fields__ if name in row.keys()}  # noqa: SIM118
     values["proven_rho"] = math.inf if row["proven_rho"] is None else row["proven_rho"]
     values["state"] = SpendState(row["state"])

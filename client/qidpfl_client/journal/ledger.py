@@ -1,9 +1,8 @@
-"""The owner's ledger: what was released, what that guarantees, what was earned, what is left."""
+"""The ledger of a journal: what was released, what that guarantees, what was earned, what is left."""
 
 import json
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
@@ -15,7 +14,7 @@ from .journal import Entry, Journal, Membership
 
 @dataclass(frozen=True, kw_only=True)
 class JournalLedger:
-    """Everything that one journal knows, added up over all servers and tasks."""
+    """The totals of one journal over all servers and tasks."""
 
     memberships: tuple[Membership, ...]
     entries: tuple[Entry, ...]
@@ -28,18 +27,19 @@ class JournalLedger:
 
     @property
     def epsilon(self) -> float:
+        """The epsilon of all releases together, at `delta`."""
         return epsilon_from_rho(rho=self.spent_rho, delta=self.delta)
 
     @property
     def statement(self) -> str:
-        """What all releases together guarantee, and nothing more."""
+        """What all releases together guarantee, as one sentence."""
         if math.isinf(self.spent_rho):
             return "no privacy guarantee: at least one release is unprotected"
         return f"every record: {self.spent_rho:.4g}-zCDP, that is ({self.epsilon:.4g}, {self.delta:g})-DP"
 
 
 def read_ledger(journal: Journal, *, delta: float | None = None) -> JournalLedger:
-    """The ledger of a journal, at the delta of its latest task unless another one is given."""
+    """The ledger of a journal. Without `delta`, that of the latest task is used."""
     memberships, entries = journal.memberships(), journal.entries()
     limits = [math.inf if item.lifetime_rho is None else item.lifetime_rho for item in memberships]
     lifetime = limits[-1] if limits else math.inf
@@ -56,8 +56,8 @@ def read_ledger(journal: Journal, *, delta: float | None = None) -> JournalLedge
 
 
 def as_json(ledger: JournalLedger) -> str:
-    """The ledger for programs: money in micro-units, null for what is unlimited or not guaranteed."""
-    body: dict[str, Any] = {
+    """The ledger as JSON: money in micro-units, null for an unlimited or unguaranteed amount."""
+    body = {
         "entries": [
             {
                 "task_id": entry.task_id,

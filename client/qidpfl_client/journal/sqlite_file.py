@@ -1,4 +1,4 @@
-"""The file of a journal: one process at a time may write it, what counts is on the disk, every failure is one line."""
+"""The SQLite file of a journal: one writing process, durable transactions, one-line errors."""
 
 import fcntl
 import os
@@ -11,6 +11,7 @@ from typing import IO
 from ..errors import JournalError
 
 VERSION = 2
+SqlValue = str | int | float | bytes | None
 _SCHEMA = """
 CREATE TABLE data_set (fingerprint TEXT NOT NULL);
 CREATE TABLE memberships (
@@ -50,12 +51,15 @@ CREATE TABLE entries (
     UNIQUE (task_id, release)
 );
 """
-# What brings the tables of each earlier version to the next.
+# The change from each earlier version to the next one.
 _UPGRADES = {1: "ALTER TABLE entries ADD COLUMN training_s REAL;"}
 
 
 class JournalFile:
-    """A SQLite file with the tables of a journal, made where there is none; `is_new` says whether it was."""
+    """A SQLite file with the tables of a journal, created if it is missing; `is_new` tells which.
+
+    Every failure is a `JournalError` with one line of text.
+    """
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         self.path = path
@@ -69,21 +73,21 @@ class JournalFile:
             self.close(discard=self.is_new)
             raise
 
-    def one(self, query: str, *values: object) -> sqlite3.Row | None:
-        """The first row, if there is one."""
+    def one(self, query: str, *values: SqlValue) -> sqlite3.Row | None:
+        """The first row, or None."""
         rows = self.all(query, *values)
         return rows[0] if rows else None
 
-    def all(self, query: str, *values: object) -> list[sqlite3.Row]:
+    def all(self, query: str, *values: SqlValue) -> list[sqlite3.Row]:
         """All rows."""
         with self._translated():
             return self._opened.execute(query, values).fetchall()
 
     @contextmanager
     def transaction(self, *, synced: bool = True) -> Iterator[sqlite3.Connection]:
-        """All changes together, on the disk when this ends; none of them if it fails.
+        """All changes or none, fsynced at the end.
 
-        Without `synced` they survive a kill at once, and a power cut with the next transaction that is synced.
+        With `synced=False` they survive a kill at once, and a power cut only after the next synced transaction.
         """
         with self._translated(), self._opened as database:
             database.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
@@ -91,7 +95,7 @@ class JournalFile:
             yield database
 
     def close(self, *, discard: bool = False) -> None:
-        """Let others use the file; with `discard` it is removed."""
+        """Close and unlock the file; with `discard`, remove it first."""
         if self._database is not None:
             self._database.close()
         if self._lock is not None:
@@ -114,7 +118,7 @@ class JournalFile:
             self._lock = _locked(self.path)
             self.is_new = self.path.stat().st_size == 0
             where = self.path.resolve().as_uri()
-        # Participants of a fleet move between threads; one at a time uses a journal.
+        # The members of a fleet move between threads, but only one thread at a time uses a journal.
         database = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False)
         self._database = database
         database.row_factory = sqlite3.Row
@@ -125,9 +129,9 @@ class JournalFile:
             while (version := _version(database)) in _UPGRADES:
                 change = f"{_UPGRADES[version]} PRAGMA user_version = {version + 1};"
                 database.executescript(f"BEGIN IMMEDIATE; {change} COMMIT;")
-        # Who only looks changes nothing: what an earlier version did not write down is not known.
+        # A read-only open never migrates the file; columns that an earlier version lacks are unknown.
         if _version(database) not in ({VERSION, *_UPGRADES} if read_only else {VERSION}):
-            raise JournalError(f"{self.path} is no journal of this version of the client")
+            raise JournalError(f"{self.path} is not a journal that this version of the client can read")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -144,14 +148,14 @@ def _version(database: sqlite3.Connection) -> int:
 
 
 def _locked(path: Path) -> IO[bytes]:
-    """Hold the journal for this process, and create its folder where it is missing; nobody else may read it."""
+    """Lock the journal for this process. Creates the folder and file if missing, readable by their owner only."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     name = _beside(path, ".lock")
     while True:
         lock = name.open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever held it may have removed it between the two lines above.
+            # The previous holder may have removed the lock file between open and flock: then try again.
             if name.exists() and os.path.samestat(os.fstat(lock.fileno()), name.stat()):
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
                 return lock

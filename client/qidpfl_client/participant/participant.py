@@ -16,11 +16,10 @@ from qidpfl_shared.protocol.releases import release_of, round_of
 from qidpfl_shared.protocol.wire import digest_of, encode
 
 from ..errors import Conflict, Refused, RoundClosed, UntrustedCoordinator
-from ..journal.journal import Entry
-from ..journal.releases import round_entry
+from ..journal.journal import Entry, SeenOffer, round_entry
 from .bidding import NoBid, decide
 from .session import ClientContext, TaskSession
-from .verification import SeenOffer, check_offer
+from .verification import check_offer
 
 
 class RetryLater(Exception):

@@ -16,12 +16,10 @@ from qidpfl_shared.protocol.releases import HISTOGRAM, round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import JournalError, Misconfigured, UntrustedCoordinator
-from ..journal.journal import Entry, Journal, Membership
-from ..journal.releases import histogram_entry, round_entry
+from ..journal.journal import Entry, Journal, Membership, histogram_entry, round_entry
 from ..noise import NoiseSource
 from ..owner import Owner
-from ..sdk.client import TaskApi
-from ..sdk.model_cache import ModelCache
+from ..sdk.client import ModelCache, TaskApi
 from .data_source import DataSource, Learner, OpenData
 from .profile import check_presentable, make_profile
 from .verification import check_acceptable, check_spec
@@ -157,7 +155,7 @@ class Enrolment:
             profile = make_profile(
                 spec=spec, owner=context.owner, learner=learner, noise=context.noise, account=account
             )
-            context.journal.introduce(
+            context.journal.save_profile(
                 replace(membership, profile=profile.model_dump_json()),
                 histogram_entry(context.api.task_id, profile),
                 account=account,

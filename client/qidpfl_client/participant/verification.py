@@ -4,33 +4,12 @@ The task's spec is pinned by its digest at enrolment; every announcement must ag
 of the same round before.
 """
 
-from dataclasses import dataclass
-
+from qidpfl_shared.protocol.mechanism_specs import BoltOn
 from qidpfl_shared.protocol.messages import RoundOffer
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import OwnerLimit, UntrustedCoordinator
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeenOffer:
-    """What a round is about. It must be the same in every attempt and after every restart."""
-
-    round_number: int
-    model_version: int
-    model_digest: str
-    reward_micro: int
-    total: float
-
-    @classmethod
-    def of(cls, offer: RoundOffer) -> "SeenOffer":
-        return cls(
-            round_number=offer.round_number,
-            model_version=offer.model_version,
-            model_digest=offer.model_digest,
-            reward_micro=offer.reward_micro,
-            total=offer.total,
-        )
+from ..journal.journal import SeenOffer
 
 
 def check_spec(*, spec: TaskSpec, digest: str) -> None:
@@ -57,7 +36,7 @@ def check_offer(*, offer: RoundOffer, spec: TaskSpec, latest: SeenOffer | None) 
     mechanism = spec.privacy.mechanism
     agreed = {
         "mechanism": (offer.mechanism.value, mechanism.name),
-        "clip norm": (offer.clip_norm, getattr(mechanism, "clip_norm", None)),
+        "clip norm": (offer.clip_norm, None if isinstance(mechanism, BoltOn) else mechanism.clip_norm),
         "dimension": (offer.dimension, spec.dimension),
         "largest budget": (offer.rho_max, spec.bounds.rho_max),
         "noise": (offer.noise, spec.privacy.noise),

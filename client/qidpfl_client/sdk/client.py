@@ -5,6 +5,7 @@ nothing but the errors of `qidpfl_client.errors`. One instance serves one thread
 """
 
 import secrets
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,12 +31,9 @@ from qidpfl_shared.protocol.messages import (
 from qidpfl_shared.protocol.wire import Vector32, digest_of
 
 from ._base import JSON, Interface
-from .admin import AdminApi
 from .credentials import checked_id, checked_token, enrol_request, split_code
 from .retries import Retries
-from .transport import LARGE, Call, connect, untrusted
-
-__all__ = ["AdminApi", "Retries", "TaskApi", "connect", "split_code"]
+from .transport import LARGE, Call, untrusted
 
 LONGEST_WAIT_S = 60.0
 
@@ -162,3 +160,18 @@ def _recorded_as(request: BudgetRequest) -> str:
             return "declined"
         case Join():
             return "joined"
+
+
+class ModelCache:
+    """Keeps the latest model: a client needs no other one, and the members of a fleet share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._latest: tuple[str, Vector32] | None = None
+
+    def get(self, api: TaskApi, version: int, *, digest: str, dimension: int) -> Vector32:
+        """The parameters of this digest, downloaded at most once. The caller must not change them."""
+        with self._lock:
+            if self._latest is None or self._latest[0] != digest:
+                self._latest = digest, api.model(version, digest=digest, dimension=dimension)
+            return self._latest[1]

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from qidpfl_client.errors import JournalError
-from qidpfl_client.journal.journal import Entry, Journal, Membership
-from qidpfl_client.participant.verification import SeenOffer
+from qidpfl_client.journal.journal import Entry, Journal, Membership, SeenOffer
 from qidpfl_shared.core.privacy.account import DuplicateRelease, LifetimeExceeded, UnprovenRelease
 from qidpfl_shared.protocol.messages import SpendState
 
@@ -81,7 +80,7 @@ def test_what_leaves_is_synced_and_what_can_be_asked_again_goes_with_the_next(pa
         )
         journal.save_membership(MEMBERSHIP)
         journal.bind("some records")
-        journal.introduce(MEMBERSHIP, entry("histogram"), account=journal.account())
+        journal.save_profile(MEMBERSHIP, entry("histogram"), account=journal.account())
         reserve(journal, entry("round/1"))
         journal.spend("t", "round/1", digest="abc", payload=b"bytes")
         journal.free("t", "round/1")
@@ -167,12 +166,12 @@ def test_a_profile_and_its_charge_are_written_together_or_not_at_all(path: Path)
         journal.save_membership(MEMBERSHIP)
         profiled = Membership(**vars(MEMBERSHIP) | {"profile": "{}"})
         with pytest.raises(LifetimeExceeded):
-            journal.introduce(profiled, entry("histogram"), account=journal.account(lifetime_rho=0.05))
+            journal.save_profile(profiled, entry("histogram"), account=journal.account(lifetime_rho=0.05))
         assert journal.memberships() == [MEMBERSHIP] and journal.entries() == []
         stale = journal.account()
-        journal.introduce(profiled, entry("histogram"), account=stale)
+        journal.save_profile(profiled, entry("histogram"), account=stale)
         with pytest.raises(JournalError):
-            journal.introduce(MEMBERSHIP, entry("histogram"), account=stale)
+            journal.save_profile(MEMBERSHIP, entry("histogram"), account=stale)
         assert journal.memberships() == [profiled] and len(journal.entries()) == 1
 
 

@@ -1,6 +1,5 @@
 """What the commands make of their options, and how they fail."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -10,23 +9,6 @@ from qidpfl_client.errors import ClientError, Misconfigured
 from qidpfl_client.noise import SystemNoise, UnsafeSeededNoise
 from qidpfl_client.owner import Owner
 from qidpfl_shared.protocol.messages import Declaration
-
-
-@pytest.mark.parametrize(("text", "value"), [("1", 1.0), ("0.95", 0.95), ("1e-2", 0.01), ("2:2", 2.0)])
-def test_a_privacy_value_is_a_number(text: str, value: float) -> None:
-    assert options.privacy_value(text, random.Random(0)) == value
-
-
-def test_or_one_that_is_drawn() -> None:
-    source = random.Random(0)
-    drawn = [options.privacy_value("0.95:1.05", source) for _ in range(1000)]
-    assert 0.95 <= min(drawn) < 0.96 and 1.04 < max(drawn) <= 1.05
-
-
-@pytest.mark.parametrize("text", ["", "much", "-1", "1:", ":1", "1:2:3", "nan", "inf", "0x1", "1 ", "1,5"])
-def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(Misconfigured):
-        options.privacy_value(text, random.Random(0))
 
 
 def test_a_code_comes_from_one_place(tmp_path: Path) -> None:

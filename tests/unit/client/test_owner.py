@@ -1,11 +1,13 @@
 """The owner's limits and prices."""
 
 import math
+import random
 from typing import Any
 
 import pytest
 
-from qidpfl_client.owner import Owner, Prices
+from qidpfl_client.errors import Misconfigured
+from qidpfl_client.owner import Owner, Prices, draw_privacy_value
 from qidpfl_shared.core.arguments import ImpossibleArgument
 
 
@@ -32,3 +34,20 @@ def test_impossible_limits_are_refused(name: str, value: float) -> None:
 @pytest.mark.parametrize(("own", "suggested", "limit"), [(1.0, 9.0, 1.0), (None, 9.0, 9.0), (None, None, math.inf)])
 def test_the_owners_limit_counts_before_the_tasks(own: Any, suggested: Any, limit: float) -> None:
     assert Owner(lifetime_rho=own).lifetime_limit(suggested) == limit
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", 1.0), ("0.95", 0.95), ("1e-2", 0.01), ("2:2", 2.0)])
+def test_a_privacy_value_is_a_number(text: str, value: float) -> None:
+    assert draw_privacy_value(text, random.Random(0)) == value
+
+
+def test_a_privacy_value_is_drawn_from_a_range() -> None:
+    source = random.Random(0)
+    drawn = [draw_privacy_value("0.95:1.05", source) for _ in range(1000)]
+    assert 0.95 <= min(drawn) < 0.96 and 1.04 < max(drawn) <= 1.05
+
+
+@pytest.mark.parametrize("text", ["", "much", "-1", "1:", ":1", "1:2:3", "nan", "inf", "0x1", "1 ", "1,5"])
+def test_any_other_text_is_no_privacy_value(text: str) -> None:
+    with pytest.raises(Misconfigured):
+        draw_privacy_value(text, random.Random(0))

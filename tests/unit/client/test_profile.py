@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from qidpfl_client.errors import OwnerLimit
-from qidpfl_client.journal.releases import histogram_entry, round_entry
+from qidpfl_client.journal.journal import histogram_entry, round_entry
 from qidpfl_client.noise import UnsafeSeededNoise
 from qidpfl_client.owner import Owner
 from qidpfl_client.participant.profile import check_presentable, make_profile

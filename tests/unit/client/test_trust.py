@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from qidpfl_client.errors import OwnerLimit, UntrustedCoordinator
-from qidpfl_client.participant.verification import SeenOffer, check_acceptable, check_offer, check_spec
+from qidpfl_client.journal.journal import SeenOffer
+from qidpfl_client.participant.verification import check_acceptable, check_offer, check_spec
 from qidpfl_shared.protocol.messages import RoundOffer
 from qidpfl_shared.protocol.presets import preset
 
