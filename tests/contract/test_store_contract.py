@@ -76,11 +76,13 @@ def test_a_task_moves_only_from_the_state_it_is_in(store: Store) -> None:
 def test_a_round_changes_only_if_state_and_attempt_are_those_known(store: Store) -> None:
     known = round_of(new_task(store).task_id)
     store.write(lambda tx: tx.rounds.insert(known))
-    assert store.write(lambda tx: tx.rounds.change(known, attempt=2))
-    assert not store.write(lambda tx: tx.rounds.change(known, state=RoundState.SETTLED))
+    deadlines = {"declare_by": known.declare_by, "deliver_by": known.deliver_by}
+    result: dict[str, Any] = {"kept_micro": 0, "declared_total": 0.0, "accuracy": None, "loss": None}
+    assert store.write(lambda tx: tx.rounds.start_attempt(known, **deadlines))
+    assert not store.write(lambda tx: tx.rounds.settle(known, settled_at=NOW, **result))
     again = round_of(known.task_id, attempt=2)
-    assert store.write(lambda tx: tx.rounds.change(again, state=RoundState.VOID))
-    assert not store.write(lambda tx: tx.rounds.change(again, state=RoundState.SETTLED))
+    assert store.write(lambda tx: tx.rounds.void(again))
+    assert not store.write(lambda tx: tx.rounds.settle(again, settled_at=NOW, **result))
     assert store.read(lambda tx: tx.rounds.get(known.task_id, 1)) == round_of(
         known.task_id, attempt=2, state=RoundState.VOID
     )

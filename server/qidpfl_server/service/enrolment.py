@@ -33,7 +33,7 @@ def enrol(tx: Transaction, task_id: str, request: EnrolRequest, now: Micros) -> 
     if known is not None:
         if known.state is not ClientState.ENROLLED:
             raise RequestRefused(ErrorCode.ALREADY_ENROLLED)
-        tx.clients.change(known.client_id, token_hash=hash_secret(token))
+        tx.clients.set_token(known.client_id, hash_secret(token))
         client = known
     else:
         ordinal = _free_ordinal(tx, task, request.ordinal)
@@ -62,9 +62,8 @@ def store_profile(tx: Transaction, client_id: str, profile: Profile, now: Micros
     if client.state is ClientState.LEFT:
         raise RequestRefused(ErrorCode.PROFILE_FROZEN, "the client has left the task")
     _check_profile(task, profile)
-    tx.clients.change(
+    tx.clients.set_profile(
         client_id,
-        state=ClientState.PROFILED,
         label_counts=profile.label_counts,
         size=profile.size,
         privacy_value=profile.privacy_value,
@@ -87,7 +86,7 @@ def leave(tx: Transaction, client_id: str, now: Micros) -> None:
     client = known_client(tx, client_id)
     if client.state is ClientState.LEFT:
         return
-    tx.clients.change(client_id, state=ClientState.LEFT)
+    tx.clients.set_left(client_id)
     tx.events.add(client.task_id, "client.left", at=now, detail=f"ordinal {client.ordinal}")
     tx.touch(client.task_id)
 
@@ -120,11 +119,8 @@ def select_clients(tx: Transaction, task: Task, now: Micros) -> None:
     for client, kept, filled_up, distance in zip(
         candidates, selection.selected, selection.filled_up, selection.label_distances, strict=True
     ):
-        tx.clients.change(
-            client.client_id,
-            state=ClientState.SELECTED if kept else ClientState.REFUSED,
-            label_distance=float(distance),
-            filled_up=bool(filled_up),
+        tx.clients.set_selection(
+            client.client_id, selected=bool(kept), label_distance=float(distance), filled_up=bool(filled_up)
         )
     kept_count = int(np.count_nonzero(selection.selected))
     tx.events.add(task.task_id, "task.selected", at=now, detail=f"{kept_count} of {len(candidates)} clients")
@@ -161,8 +157,9 @@ def _judge_late_joiner(tx: Transaction, task: Task, client_id: str) -> None:
         reference=task.spec.label_reference(everybody),
         min_clients=1,
     )
-    state = ClientState.SELECTED if verdict.selected[0] else ClientState.REFUSED
-    tx.clients.change(client_id, state=state, label_distance=float(verdict.label_distances[0]))
+    tx.clients.set_selection(
+        client_id, selected=bool(verdict.selected[0]), label_distance=float(verdict.label_distances[0])
+    )
 
 
 def _require_enrolling(task: Task) -> None:

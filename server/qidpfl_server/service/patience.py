@@ -50,7 +50,7 @@ def fail_task(tx: Transaction, task_id: str, step: Step, error: Exception, now: 
         return False
     round_ = tx.rounds.latest(task_id)
     if round_ is not None and round_.state is RoundState.OPEN:
-        tx.rounds.change(round_, state=RoundState.VOID)
+        tx.rounds.void(round_)
     place = "the selection" if round_ is None else f"round {round_.round_number}"
     detail = f"{place} failed {_TRIES} times with {type(error).__name__}"
     end_task(tx, task, TaskState.FAILED, EndReason.STEP_FAILED, now, detail)

@@ -97,7 +97,7 @@ def round_is_complete(tx: Transaction, round_: Round, now: Micros) -> bool:
 def mark_coming_back(tx: Transaction, client_id: str) -> None:
     """A client that was set aside is heard of again: it may take part from the next round on."""
     if not known_client(tx, client_id).coming_back:
-        tx.clients.change(client_id, coming_back=True)
+        tx.clients.set_coming_back(client_id)
 
 
 def _past(tx: Transaction, task: Task) -> list[PastRound]:
@@ -137,5 +137,5 @@ def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Cl
 def _returned(tx: Transaction, client: Client) -> Client:
     if not (client.set_aside and client.coming_back):
         return client
-    tx.clients.change(client.client_id, set_aside=False, coming_back=False, misses=0)
+    tx.clients.bring_back(client.client_id)
     return replace(client, set_aside=False, coming_back=False, misses=0)

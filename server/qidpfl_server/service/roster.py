@@ -26,7 +26,7 @@ def revoke_client(tx: Transaction, task_id: str, client_id: str, now: Micros) ->
         raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such client in this task")
     leave(tx, client_id, now)
     # Nobody knows this secret: no token opens this account again.
-    tx.clients.change(client_id, token_hash=hash_secret(new_secret()))
+    tx.clients.set_token(client_id, hash_secret(new_secret()))
     tx.touch(task_id)
 
 

@@ -151,9 +151,8 @@ def _close(
     require_stored(tx.blobs, model)
     payments, kept = _payments(snapshot, audit)
     # Before the next round is opened: how this one went may decide what that pays.
-    tx.rounds.change(
+    tx.rounds.settle(
         round_,
-        state=RoundState.SETTLED,
         kept_micro=kept,
         declared_total=math.fsum(budget.rho for budget in snapshot.budgets.values()),
         accuracy=evaluation.reported.accuracy if evaluation else None,
@@ -172,7 +171,7 @@ def _close(
     # Last, so that nearly all of it has been timed.
     timing = watch.timing(evaluated=evaluation is not None)
     closed = replace(round_, state=RoundState.SETTLED)
-    tx.rounds.change(closed, settlement_s=timing.settlement_s, evaluation_s=timing.evaluation_s)
+    tx.rounds.set_timing(closed, settlement_s=timing.settlement_s, evaluation_s=timing.evaluation_s)
     failpoint("settle.before_commit")
     return True
 
@@ -217,7 +216,7 @@ def _void(tx: Transaction, snapshot: Snapshot, now: Micros, *, stop: bool) -> bo
     )
     tx.touch(task.task_id)
     if stop or round_.attempt >= task.spec.rounds.max_attempts:
-        tx.rounds.change(round_, state=RoundState.VOID)
+        tx.rounds.void(round_)
         if stop:
             end_task(tx, task, TaskState.STOPPED, EndReason.STOPPED, now)
         else:
@@ -225,9 +224,8 @@ def _void(tx: Transaction, snapshot: Snapshot, now: Micros, *, stop: bool) -> bo
             end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_UPDATES, now, detail)
         return True
     rules = task.spec.rounds
-    tx.rounds.change(
+    tx.rounds.start_attempt(
         round_,
-        attempt=round_.attempt + 1,
         declare_by=now + seconds(rules.declare_s),
         deliver_by=now + seconds(rules.declare_s + rules.deliver_s),
     )
@@ -238,7 +236,7 @@ def _fail(tx: Transaction, snapshot: Snapshot, reason: EndReason, detail: str, n
     task, round_ = _unchanged(tx, snapshot)
     if round_ is None:
         return False
-    tx.rounds.change(round_, state=RoundState.VOID)
+    tx.rounds.void(round_)
     end_task(tx, task, TaskState.FAILED, reason, now, detail)
     return True
 
@@ -267,4 +265,4 @@ def _count_misses(tx: Transaction, snapshot: Snapshot) -> None:
         answered = client_id in snapshot.updates or (answer is not None and answer.state is BudgetState.DECLINED)
         misses = 0 if answered else snapshot.clients[client_id].misses + 1
         if misses != snapshot.clients[client_id].misses:
-            tx.clients.change(client_id, misses=misses, set_aside=misses >= limit)
+            tx.clients.set_misses(client_id, misses, set_aside=misses >= limit)

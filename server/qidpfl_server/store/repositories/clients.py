@@ -1,7 +1,7 @@
 """Clients of a task."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
@@ -61,11 +61,55 @@ class ClientRows:
     def ordinals(self, task_id: str) -> set[int]:
         return set(self._connection.execute(select(clients.c.ordinal).where(clients.c.task_id == task_id)).scalars())
 
-    def change(self, client_id: str, **values: Any) -> None:
-        """Set some columns of a client; `label_counts` as a tuple."""
-        if values.get("label_counts") is not None:
-            values["label_counts"] = json.dumps(values["label_counts"])
-        self._connection.execute(update(clients).where(clients.c.client_id == client_id).values(**values))
+    def set_token(self, client_id: str, token_hash: str) -> None:
+        self._change(client_id, {"token_hash": token_hash})
+
+    def set_profile(
+        self,
+        client_id: str,
+        *,
+        label_counts: Sequence[int],
+        size: int,
+        privacy_value: float,
+        histogram_rho: float | None,
+        rho_cap: float | None,
+        lifetime_rho: float | None,
+    ) -> None:
+        """Store the profile of a client, which is then `profiled`."""
+        self._change(
+            client_id,
+            {
+                "state": ClientState.PROFILED,
+                "label_counts": json.dumps(label_counts),
+                "size": size,
+                "privacy_value": privacy_value,
+                "histogram_rho": histogram_rho,
+                "rho_cap": rho_cap,
+                "lifetime_rho": lifetime_rho,
+            },
+        )
+
+    def set_selection(self, client_id: str, *, selected: bool, label_distance: float, filled_up: bool = False) -> None:
+        """Store the outcome of the selection for a client, which is then `selected` or `refused`."""
+        state = ClientState.SELECTED if selected else ClientState.REFUSED
+        self._change(client_id, {"state": state, "label_distance": label_distance, "filled_up": filled_up})
+
+    def set_left(self, client_id: str) -> None:
+        self._change(client_id, {"state": ClientState.LEFT})
+
+    def set_misses(self, client_id: str, misses: int, *, set_aside: bool) -> None:
+        self._change(client_id, {"misses": misses, "set_aside": set_aside})
+
+    def set_coming_back(self, client_id: str) -> None:
+        """Note that a client that was set aside takes part again from the next round."""
+        self._change(client_id, {"coming_back": True})
+
+    def bring_back(self, client_id: str) -> None:
+        """End the absence of a client that was set aside."""
+        self._change(client_id, {"set_aside": False, "coming_back": False, "misses": 0})
+
+    def _change(self, client_id: str, values: Mapping[str, object]) -> None:
+        self._connection.execute(update(clients).where(clients.c.client_id == client_id).values(values))
 
     def _one(self, *where: Any) -> Client | None:
         row = self._connection.execute(select(clients).where(*where)).one_or_none()

@@ -1,6 +1,6 @@
 """Rounds, and what happens once per round and client: invitations, budgets, updates, payments."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, Table, func, insert, select, update
@@ -9,6 +9,7 @@ from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState
 
+from ...clock import Micros
 from ...domain import Budget, BudgetState, Round, RoundInvitation, Update
 from ..schema import budgets, invitations, payments, rounds, updates
 from ..soundness import rows_of
@@ -61,15 +62,49 @@ class RoundRows:
         query = select(rounds).where(rounds.c.task_id == task_id).order_by(rounds.c.round_number)
         return [_round(row) for row in self._connection.execute(query)]
 
-    def change(self, known: Round, **values: Any) -> bool:
-        """Change a round if it is still in the known state and attempt."""
+    def settle(
+        self,
+        known: Round,
+        *,
+        kept_micro: int,
+        declared_total: float,
+        accuracy: float | None,
+        loss: float | None,
+        settled_at: Micros,
+    ) -> bool:
+        """Settle a round. Like all changes of a round: False if its state or attempt are no longer those known."""
+        return self._change(
+            known,
+            {
+                "state": RoundState.SETTLED,
+                "kept_micro": kept_micro,
+                "declared_total": declared_total,
+                "accuracy": accuracy,
+                "loss": loss,
+                "settled_at": settled_at,
+            },
+        )
+
+    def set_timing(self, known: Round, *, settlement_s: float, evaluation_s: float | None) -> bool:
+        """Store how long the settlement and the evaluation of a round took."""
+        return self._change(known, {"settlement_s": settlement_s, "evaluation_s": evaluation_s})
+
+    def void(self, known: Round) -> bool:
+        """Close a round without a result."""
+        return self._change(known, {"state": RoundState.VOID})
+
+    def start_attempt(self, known: Round, *, declare_by: Micros, deliver_by: Micros) -> bool:
+        """Start the next attempt of a round, with new deadlines."""
+        return self._change(known, {"attempt": known.attempt + 1, "declare_by": declare_by, "deliver_by": deliver_by})
+
+    def _change(self, known: Round, values: Mapping[str, object]) -> bool:
         where = (
             rounds.c.task_id == known.task_id,
             rounds.c.round_number == known.round_number,
             rounds.c.state == known.state,
             rounds.c.attempt == known.attempt,
         )
-        return self._connection.execute(update(rounds).where(*where).values(**values)).rowcount == 1
+        return self._connection.execute(update(rounds).where(*where).values(values)).rowcount == 1
 
     def invite(self, known: Round, standings: Sequence[RoundInvitation]) -> None:
         rows = [

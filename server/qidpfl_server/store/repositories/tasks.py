@@ -1,9 +1,10 @@
 """Tasks, their enrolment codes and models."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
 
 from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.task_spec import TaskSpec
@@ -39,11 +40,11 @@ class TaskRows:
         )
 
     def get(self, task_id: str) -> Task | None:
-        return self._one(_TASK, task_id=task_id)
+        return self._one(_TASK, {"task_id": task_id})
 
     def get_for_update(self, task_id: str) -> Task | None:
         """The task, locked until the end of the transaction: writers of one task run one after the other."""
-        return self._one(_TASK_FOR_UPDATE, task_id=task_id)
+        return self._one(_TASK_FOR_UPDATE, {"task_id": task_id})
 
     def by_name(self, name: str) -> Task | None:
         return self._one(select(tasks).where(tasks.c.name == name))
@@ -67,11 +68,11 @@ class TaskRows:
 
     def move(self, task_id: str, *, before: TaskState, after: TaskState) -> bool:
         """Change the state if it is still the expected one."""
-        return self._changed(task_id, before, state=after)
+        return self._change(task_id, before, {"state": after})
 
     def end(self, task_id: str, *, before: TaskState, after: TaskState, reason: str, at: Micros) -> bool:
         """End a task if it is still in the expected state."""
-        return self._changed(task_id, before, state=after, reason=reason, ended_at=at)
+        return self._change(task_id, before, {"state": after, "reason": reason, "ended_at": at})
 
     def note_enrolment(self, task_id: str, at: Micros) -> None:
         self._connection.execute(update(tasks).where(tasks.c.task_id == task_id).values(last_enrolment_at=at))
@@ -111,7 +112,7 @@ class TaskRows:
         """Put another model in the place of a version that nobody has built on."""
         where = (models.c.task_id == task_id, models.c.version == model.version)
         values = {"digest": model.digest, "momentum_digest": model.momentum_digest, "published_at": at}
-        self._connection.execute(update(models).where(*where).values(**values))
+        self._connection.execute(update(models).where(*where).values(values))
 
     def model(self, task_id: str, version: int) -> Model | None:
         query = select(models).where(models.c.task_id == task_id, models.c.version == version)
@@ -122,13 +123,13 @@ class TaskRows:
         query = select(models).where(models.c.task_id == task_id).order_by(models.c.version)
         return [_model(row) for row in self._connection.execute(query)]
 
-    def _one(self, query: Any, **values: Any) -> Task | None:
-        row = self._connection.execute(query, values).one_or_none()
+    def _one(self, query: Select[Any], parameters: Mapping[str, str] | None = None) -> Task | None:
+        row = self._connection.execute(query, parameters or {}).one_or_none()
         return None if row is None else _task(row)
 
-    def _changed(self, task_id: str, before: TaskState, **values: Any) -> bool:
+    def _change(self, task_id: str, before: TaskState, values: Mapping[str, object]) -> bool:
         where = (tasks.c.task_id == task_id, tasks.c.state == before)
-        return self._connection.execute(update(tasks).where(*where).values(**values)).rowcount == 1
+        return self._connection.execute(update(tasks).where(*where).values(values)).rowcount == 1
 
 
 # A spec never changes, so that what was once read and checked need not be read again.
