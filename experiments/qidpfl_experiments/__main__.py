@@ -9,14 +9,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from qidpfl_shared.command_line import Stopped, stopped_by_signals
+from qidpfl_shared.command_line import Stopped, output_width, stopped_by_signals
 
 from .methods import METHODS, custom_methods, methods_named
 from .report.report import About, write_report
+from .results.calibration import Calibration
 from .results.folder import NotOurFolder, gathered, read_config
 from .results.tables import Tables, write_tables
 from .run import options
-from .run.calibration import Calibration
 from .run.options import asking, guarded, names
 from .run.runner import MethodComparison, run_calibrations, run_tuning
 from .run.session import running
@@ -57,7 +57,6 @@ def run_command(
             runner=runner, grid=grid, methods=chosen, seeds=range(seeds), calibrations=calibrations
         )
         ran = len(comparison.run()) + sum(len(calibration.runs) for calibration in calibrations.values())
-        folder.write()
     _report(asked.out)
     if runner.failures:
         raise options.CellsFailed(f"{len(runner.failures)} of {ran} cells failed; they are named in the report")
@@ -127,8 +126,7 @@ def list_command(settings: options.SettingsFile = SETTINGS) -> None:
         table.add_row("--variant", name, variant.about)
     for method in METHODS:
         table.add_row("--methods", method.name, method.about)
-    # A pipe has no width: rows are not broken there.
-    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+    Console(width=output_width()).print(table)
 
 
 def main() -> None:

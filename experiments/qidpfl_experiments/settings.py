@@ -83,7 +83,7 @@ class ClientSettings(_Settings):
     privacy_value: str
 
 
-class Settings(_Settings):
+class ExperimentSettings(_Settings):
     """Everything that is the same in all runs."""
 
     common: dict[str, Any]
@@ -117,17 +117,19 @@ class Setup(_Settings):
         return self.scale == "full"
 
 
-def read_settings(path: Path = SETTINGS) -> Settings:
+def read_settings(path: Path = SETTINGS) -> ExperimentSettings:
     """The settings in a file."""
     try:
-        return Settings.model_validate(tomllib.loads(path.read_text()))
+        return ExperimentSettings.model_validate(tomllib.loads(path.read_text()))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not TOML: {error}") from error
     except ValidationError as error:
         raise SettingsError(f"{path}: {first_fault(error)}") from error
 
 
-def setup(settings: Settings, *, dataset: str, scale: str | None, variant: str, partitions: Sequence[str]) -> Setup:
+def setup(
+    settings: ExperimentSettings, *, dataset: str, scale: str | None, variant: str, partitions: Sequence[str]
+) -> Setup:
     """What the cells of a run have in common."""
     known = _found(settings.datasets, dataset, "data set")
     scale = scale or known.default_scale

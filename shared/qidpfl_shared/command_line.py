@@ -68,6 +68,11 @@ def sharing_options(build: Callable[..., Any]) -> Callable[[Callable[..., Result
     return decorated
 
 
+def output_width() -> int | None:
+    """The width for a table on standard output; None: that of the terminal. In a pipe no row is broken."""
+    return None if sys.stdout.isatty() else 10_000
+
+
 class Stopped(BaseException):
     """SIGTERM or Ctrl-C: end now."""
 

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from qidpfl_shared.command_line import Stopped, stopped_by_signals
+from qidpfl_shared.command_line import Stopped, output_width, stopped_by_signals
 from qidpfl_shared.core.money import from_micro
 
 from ..api import TaskApi, connect, split_code
@@ -200,8 +200,7 @@ def ledger_command(
     table = Table("task", "release", "mechanism", "state", "rho declared", "rho proven", "paid", box=None)
     for row in lines(ledger):
         table.add_row(*row)
-    # A pipe has no width: rows are not broken there.
-    Console(width=None if sys.stdout.isatty() else 10_000).print(table)
+    Console(width=output_width()).print(table)
     print(f"\nearned {from_micro(ledger.earned_micro):.6f}; {ledger.statement}")
     if math.isfinite(ledger.remaining_rho):
         print(f"left: rho {ledger.remaining_rho:.4g} of {ledger.lifetime_rho:.4g}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ..methods import Method
-from .verdicts import Order, Rule
+from .verdicts import ClaimRule, Order
 
 # Five seeds do not resolve smaller differences in accuracy, in points.
 ACCURACY_RESOLUTION = 0.3
@@ -52,7 +52,7 @@ class Comparison:
     metric: Metric
     first: str
     second: str = ""
-    rule: Rule
+    rule: ClaimRule
     beyond_iid: bool = False
 
 
@@ -67,25 +67,25 @@ class Claim:
     comparisons: tuple[Comparison, ...]
 
 
-HIGHER_ACCURACY = Rule(order=Order.HIGHER, amount=ACCURACY_RESOLUTION)
-ALIKE = Rule(order=Order.ALIKE, amount=ACCURACY_MARGIN)
-LESS_MONEY = Rule(order=Order.LOWER, amount=MONEY_RESOLUTION)
-ARGMIN = Rule(
+HIGHER_ACCURACY = ClaimRule(order=Order.HIGHER, amount=ACCURACY_RESOLUTION)
+ALIKE = ClaimRule(order=Order.ALIKE, amount=ACCURACY_MARGIN)
+LESS_MONEY = ClaimRule(order=Order.LOWER, amount=MONEY_RESOLUTION)
+ARGMIN = ClaimRule(
     order=Order.LOWER,
     amount=0.0,
     because="QI-DPFL's reward is by definition the one with the least cost for these clients",
 )
-BELOW_MAX = Rule(
+BELOW_MAX = ClaimRule(
     order=Order.LOWER, amount=0.0, because="Max pays by definition the most that any method may pay in a round"
 )
-DISCOUNT = Rule(
+DISCOUNT = ClaimRule(
     order=Order.HIGHER,
     amount=0.0,
     because="discounting alone makes later payments cheaper: each round the factor π^(-1/2), whatever the data",
 )
 
 
-def _compared(metric: Metric, rule: Rule, first: str, *seconds: str) -> tuple[Comparison, ...]:
+def _compared(metric: Metric, rule: ClaimRule, first: str, *seconds: str) -> tuple[Comparison, ...]:
     return tuple(Comparison(metric=metric, rule=rule, first=first, second=second) for second in seconds)
 
 

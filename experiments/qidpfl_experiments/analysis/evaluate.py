@@ -7,12 +7,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from ..methods import Reward, Role
+from ..results.calibration import limits_in
 from ..results.tables import CellRow, Tables
 from .claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Comparison, Metric, claims_about
 from .conditions import IID, Condition, conditions, finished, for_condition, method_named, methods_in
-from .reward_ranges import limits_in, rewards_by_seed
 from .statistics import Differences, Estimate, differences
-from .verdicts import Order, Rule, Verdict, all_of, judge
+from .verdicts import ClaimRule, Order, Verdict, all_of, judge
 
 _COLUMNS: dict[Metric, Callable[[CellRow], float | None]] = {
     Metric.ACCURACY: lambda cell: None if cell.accuracy is None else 100 * cell.accuracy,
@@ -115,12 +115,21 @@ def _compared(comparison: Comparison, cells: Iterable[CellRow]) -> Differences[i
     return differences(by_method[comparison.first], by_method[comparison.second], percent=percent)
 
 
+def _rewards_by_seed(tables: Tables, method: str) -> dict[int, list[float]]:
+    """The rewards that a method paid, round by round, for each seed."""
+    by_seed: dict[int, list[float]] = {}
+    for row in sorted(tables.rounds, key=lambda row: (row.seed, row.round_number)):
+        if row.method == method:
+            by_seed.setdefault(row.seed, []).append(row.reward)
+    return by_seed
+
+
 def _rewards(tables: Tables, method: str) -> dict[int, list[float]]:
     """The rewards of the rounds, by seed, where there are at least two rounds."""
-    return {seed: rewards for seed, rewards in rewards_by_seed(tables, method).items() if len(rewards) > 1}
+    return {seed: rewards for seed, rewards in _rewards_by_seed(tables, method).items() if len(rewards) > 1}
 
 
-def _remarks_on_rule(rule: Rule, measured: Differences[int], effect: Estimate, verdict: Verdict) -> Iterable[str]:
+def _remarks_on_rule(rule: ClaimRule, measured: Differences[int], effect: Estimate, verdict: Verdict) -> Iterable[str]:
     if verdict is Verdict.TRIVIALLY_TRUE:
         yield f"by construction: {rule.because}"
     sign = -1 if rule.order is Order.LOWER else 1
@@ -175,8 +184,8 @@ def _remarks_on_range(comparison: Comparison, tables: Tables) -> Iterable[str]:
     limits = limits_in(tables)
     if comparison.metric.unit != "%" or method_named(comparison.first).reward is not Reward.OPTIMAL or limits is None:
         return
-    paid = [reward for rewards in rewards_by_seed(tables, comparison.first).values() for reward in rewards]
-    for end, bound in (("smallest", limits.at_lowest), ("largest", limits.at_highest)):
+    paid = [reward for rewards in _rewards_by_seed(tables, comparison.first).values() for reward in rewards]
+    for end, bound in (("smallest", limits.at_minimum), ("largest", limits.at_maximum)):
         bounded = sum(map(bound, paid))
         if bounded:
             title = method_named(comparison.first).title

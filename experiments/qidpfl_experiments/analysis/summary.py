@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..methods import Method
-from ..results.guarantees import guarantee_of
 from ..results.tables import Guarantee, RoundRow, Tables
 from .conditions import methods_in
 from .statistics import Estimate, estimate
 
+_WEAKEST_FIRST = (Guarantee.NONE, Guarantee.HEURISTIC, Guarantee.PROVEN)
 # The parts of a round, which together are its wall clock.
 PARTS: dict[str, Callable[[RoundRow], float]] = {
     "training": lambda row: row.training_s,
@@ -80,3 +80,21 @@ def times(tables: Tables) -> tuple[TimeRow, ...]:
 def _parts(tables: Tables, method: Method) -> tuple[float, ...]:
     rows = [row for row in tables.rounds if row.method == method.name]
     return tuple(math.fsum(column(row) for row in rows) / len(rows) for column in PARTS.values())
+
+
+def guarantee_of(tables: Tables, method: Method) -> Guarantee:
+    """The weakest guarantee of the method's finished cells.
+
+    One client with an unprotected release leaves none, though others may have released nothing but a noised histogram:
+    their small epsilons are no guarantee of the method.
+    """
+    ledgers = [row for row in tables.clients if row.method == method.name]
+    found = {cell.guarantee or Guarantee.NONE for cell in tables.cells if cell.method == method.name}
+    if not found or any(row.epsilon is None for row in ledgers):
+        return Guarantee.NONE
+    return min(found, key=_WEAKEST_FIRST.index)
+
+
+def is_heuristic(tables: Tables) -> bool:
+    """Whether the noise of any cell is only a heuristic."""
+    return any(cell.guarantee is Guarantee.HEURISTIC for cell in tables.cells)

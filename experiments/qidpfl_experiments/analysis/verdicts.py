@@ -37,7 +37,7 @@ class Order(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class ClaimRule:
     """How a claim is judged: `amount` is the resolution of an order, or the margin within which methods are alike.
 
     `because` says why an order holds by construction; empty: it is a matter of fact.
@@ -54,7 +54,7 @@ class Rule:
             raise ValueError("that methods are alike does not hold by construction")
 
 
-def judge(rule: Rule, values: Sequence[float], effect: Estimate) -> Verdict:
+def judge(rule: ClaimRule, values: Sequence[float], effect: Estimate) -> Verdict:
     """The verdict on the differences of all seeds and their mean."""
     if rule.order is Order.ALIKE:
         return _alike(rule.amount, effect)

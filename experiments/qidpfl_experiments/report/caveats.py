@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ..analysis.conditions import conditions, failures, finished
-from ..results.guarantees import is_heuristic
+from ..analysis.summary import is_heuristic
 from ..results.tables import Tables
 
 

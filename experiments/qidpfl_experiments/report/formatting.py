@@ -7,7 +7,7 @@ from ..analysis.claims import Comparison, Metric
 from ..analysis.conditions import method_named
 from ..analysis.evaluate import Finding
 from ..analysis.statistics import Estimate
-from ..analysis.verdicts import Order, Rule
+from ..analysis.verdicts import ClaimRule, Order
 
 UNKNOWN = "–"
 # Below this numbers are written with a power of ten.
@@ -75,7 +75,7 @@ def comparison(made: Comparison) -> str:
     return f"{text}, beyond that among IID clients" if made.beyond_iid else text
 
 
-def needed(rule: Rule, metric: Metric) -> str:
+def needed(rule: ClaimRule, metric: Metric) -> str:
     """What the effect has to be."""
     if rule.because:
         return "more than 0 in every seed" if rule.order is Order.HIGHER else "less than 0 in every seed"

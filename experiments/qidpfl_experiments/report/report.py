@@ -11,9 +11,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ..analysis.claims import Claim
 from ..analysis.conditions import Condition, conditions, failures, finished, for_condition
 from ..analysis.evaluate import Outcome, outcomes, write_claims
-from ..analysis.summary import PARTS, SummaryRow, TimeRow, summary, times
+from ..analysis.summary import PARTS, SummaryRow, TimeRow, is_heuristic, summary, times
 from ..analysis.verdicts import Verdict
-from ..results.guarantees import is_heuristic
 from ..results.tables import Tables
 from . import formatting
 from .caveats import remarks_on

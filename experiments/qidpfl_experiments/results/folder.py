@@ -15,14 +15,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..methods import QI_DPFL, SWEEPS
-from ..run.calibration import Calibration, write_overrides
-from ..run.cell import CellFiles, CellResult
-from ..run.grid import GridBuilder
+from ..methods import SWEEPS
 from ..settings import Setup
-from .damaged_results import DamagedResults
-from .durable_files import write_durably
-from .tables import CalibrationRow, Tables, TuningRow, read_tables, write_tables
+from .calibration import Calibration, write_overrides
+from .cells import CellFiles, CellResult
+from .tables import CalibrationRow, DamagedResults, Tables, TuningRow, read_tables, write_durably, write_tables
 
 _OWN_PACKAGES = ("qidpfl-shared", "qidpfl-server", "qidpfl-client", "qidpfl-experiments")
 _PACKAGES = (*_OWN_PACKAGES, "torch", "torchvision", "numpy", "scipy", "scikit-learn", "fastapi", "httpx", "pydantic")
@@ -64,20 +61,11 @@ class Config(BaseModel):
 class ResultsFolder:
     """Everything that is kept of the runs of one setup."""
 
-    def __init__(
-        self, path: Path, setup: Setup, *, reproducible: bool, own_rules: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, path: Path, config: Config) -> None:
         self.path = path
         self.cells = CellFiles(path)
         self.is_new = not (path / CONFIG).exists()
-        asked = Config(
-            setup=setup,
-            reproducible=reproducible,
-            specs=_whole_specs(setup),
-            own_rules=dict(own_rules or {}),
-            versions=[versions()],
-        )
-        self._bind(asked)
+        self._bind(config)
 
     @property
     def work(self) -> Path:
@@ -144,7 +132,7 @@ class ResultsFolder:
 
 
 @contextmanager
-def opened(path: Path, setup: Setup, *, reproducible: bool, own_rules: Mapping[str, str]) -> Iterator[ResultsFolder]:
+def opened(path: Path, config: Config) -> Iterator[ResultsFolder]:
     """The results folder of a setup, made where it is missing, and held against other runs."""
     if path.exists() and not (path / CONFIG).exists() and any(path.iterdir()):
         raise NotOurFolder(f"{path} is not empty, and what it holds are no results; choose another --out")
@@ -155,7 +143,7 @@ def opened(path: Path, setup: Setup, *, reproducible: bool, own_rules: Mapping[s
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise NotOurFolder(f"another run is using {path}") from None
-        yield ResultsFolder(path, setup, reproducible=reproducible, own_rules=own_rules)
+        yield ResultsFolder(path, config)
     finally:
         os.close(descriptor)
 
@@ -204,21 +192,13 @@ def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix:
     return ""
 
 
-def _whole_specs(setup: Setup) -> dict[str, dict[str, Any]]:
-    cells = {
-        partition: GridBuilder(setup=setup).cell(QI_DPFL, partition=partition, seed=0, rewards=None, leader=None)
-        for partition in setup.partitions
-    }
-    return {partition: cell.spec.model_dump(mode="json") for partition, cell in cells.items()}
-
-
 def _runs(calibrations: Iterable[Calibration]) -> list[CalibrationRow]:
     return [run for calibration in calibrations for run in calibration.runs]
 
 
 def _with_cells(tables: Tables, results: list[CellResult]) -> Tables:
     """The tables with all these cells but those of sweeps, which have tables of their own."""
-    compared = sorted((item for item in results if item.cell.method not in SWEEPS), key=_place)
+    compared = sorted((item for item in results if item.cell.method not in SWEEPS), key=_order)
     return replace(
         tables,
         cells=tuple(item.cell for item in compared),
@@ -227,7 +207,7 @@ def _with_cells(tables: Tables, results: list[CellResult]) -> Tables:
     )
 
 
-def _place(result: CellResult) -> tuple[str, str, int]:
+def _order(result: CellResult) -> tuple[str, str, int]:
     return result.cell.partition, result.cell.method, result.cell.seed
 
 

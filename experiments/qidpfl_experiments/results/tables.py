@@ -4,6 +4,7 @@ A cell is one task: a method on one partition of a data set with one seed. Money
 """
 
 import csv
+import os
 import types
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
@@ -11,7 +12,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from .damaged_results import DamagedResults
+from pydantic import ValidationError
+
+from qidpfl_shared.command_line import first_fault
+from qidpfl_shared.plugin_loader import described
+
+
+class DamagedResults(Exception):
+    """A file of a results folder cannot be read. The message is one line: the file, the reason and what to do."""
+
+    def __init__(self, path: Path, error: Exception, *, remedy: str = "") -> None:
+        reason = first_fault(error) if isinstance(error, ValidationError) else described(error)
+        super().__init__("; ".join(filter(None, (f"{path} is damaged: {reason}", remedy))))
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -231,3 +243,13 @@ def _reader(hint: Any) -> Any:
         (kind,) = (part for part in get_args(hint) if part is not types.NoneType)
         return lambda text: None if text == "" else _reader(kind)(text)
     return {bool: lambda text: text == "True"}.get(hint, hint)
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Replace a file. After a crash it holds either the old text or the new one, never a part."""
+    unfinished = path.with_suffix(".tmp")
+    with unfinished.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)

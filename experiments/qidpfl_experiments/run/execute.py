@@ -15,8 +15,8 @@ from qidpfl_shared.protocol.messages import ClientSummary, RoundResult, TaskView
 from qidpfl_shared.protocol.releases import round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
+from ..results.cells import Cell, CellResult
 from ..results.tables import CellRow, ClientRow, Guarantee, RoundRow
-from .cell import Cell, CellResult
 from .process import ProcessEnded
 from .testbed import Testbed
 

@@ -8,10 +8,11 @@ from qidpfl_shared.core.money import to_micro
 from qidpfl_shared.core.reward import RewardRange
 from qidpfl_shared.protocol.presets import merged
 
-from ..methods import Kept, Method, Reward
+from ..methods import QI_DPFL, Kept, Method, Reward
+from ..results.calibration import range_overrides
+from ..results.cells import Cell, CellResult
 from ..results.tables import Key
 from ..settings import Setup
-from .cell import Cell, CellResult
 
 # A sweep must not be chosen by the very divisions of the data on which the methods are compared.
 SWEEP_SEED = 1_000_000
@@ -36,6 +37,14 @@ class GridBuilder:
             raise MissingPrerequisite("QI-DPFL, whose rewards and number of clients it takes, has failed")
         changes = merged(_selection(method, seed, leader), _game(method, seed, rewards, leader))
         return self._cell(method.name, partition, seed, changes, rules_digest=method.rules_digest)
+
+    def whole_specs(self) -> dict[str, dict[str, Any]]:
+        """The complete task of QI-DPFL on each partition, with all values of the preset."""
+        cells = {
+            partition: self.cell(QI_DPFL, partition=partition, seed=0, rewards=None, leader=None)
+            for partition in self.setup.partitions
+        }
+        return {partition: cell.spec.model_dump(mode="json") for partition, cell in cells.items()}
 
     def placeholder(self, method: Method, *, partition: str, seed: int) -> Cell:
         """The name and place of a cell that could not be planned."""
@@ -106,11 +115,3 @@ def _game(method: Method, seed: int, rewards: RewardRange | None, leader: CellRe
         return {"game": {"policy": "fixed", "reward_schedule_micro": schedule}}
     own = {"own_rules": method.name} if method.reward is Reward.CUSTOM else {}
     return {"game": {"policy": method.reward.value, "seed": seed, **own, **range_overrides(rewards)}}
-
-
-def range_overrides(rewards: RewardRange | None) -> dict[str, Any]:
-    """Admissible rewards as part of a task's game."""
-    if rewards is None:
-        return {}
-    limits = {"minimum_micro": to_micro(rewards.minimum), "maximum_micro": to_micro(rewards.maximum)}
-    return {"reward_range": limits}

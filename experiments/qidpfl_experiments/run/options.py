@@ -13,8 +13,8 @@ from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.workloads.workload import WorkloadError
 
 from ..methods import CustomMethodError, UnknownMethod
-from ..results.damaged_results import DamagedResults
 from ..results.folder import NotOurFolder
+from ..results.tables import DamagedResults
 from ..settings import SETTINGS, SettingsError, Setup, read_settings, setup
 from .process import AuditFailed, ProcessEnded
 

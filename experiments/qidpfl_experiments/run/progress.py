@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from .cell import Cell, CellResult, failure_of
+from ..results.cells import Cell, CellResult, failure_of
 
 
 class RunProgress:

@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ..methods import QI_DPFL, Method
+from ..results.calibration import Calibration
+from ..results.cells import Cell, CellFiles, CellResult, failure_of
 from ..results.tables import TuningRow
-from .calibration import Calibration, calibrated
-from .cell import Cell, CellFiles, CellResult, failure_of
+from .calibration import fit_calibration
 from .execute import failed, run_cell
 from .grid import GridBuilder, MissingPrerequisite
 from .progress import RunProgress
@@ -68,7 +69,7 @@ def run_calibrations(runner: Runner, grid: GridBuilder) -> dict[str, Calibration
     }
     results = iter(runner.results("calibrating", [cell for sweep in cells.values() for cell in sweep]))
     return {
-        partition: calibrated(
+        partition: fit_calibration(
             setup,
             partition=partition,
             results=[next(results) for _ in sweep],

@@ -11,7 +11,7 @@ from pathlib import Path
 from qidpfl_shared.protocol.task_spec import TaskSpec, WorkloadSpec
 from qidpfl_shared.workloads.loading import load_workload
 
-from ..results.folder import ResultsFolder, opened
+from ..results.folder import Config, ResultsFolder, opened, versions
 from .grid import GridBuilder
 from .options import Request
 from .progress import RunProgress
@@ -42,9 +42,14 @@ def running(
             progress.say("UNSAFE: noise comes from the seed and protects nothing; for public data only")
         _check_device(asked.device)
         _fetch(spec.workload.whole, asked.data_dir)
-        folder = stack.enter_context(
-            opened(asked.out, asked.setup, reproducible=asked.reproducible, own_rules=own_rules or {})
+        config = Config(
+            setup=asked.setup,
+            reproducible=asked.reproducible,
+            specs=grid.whole_specs(),
+            own_rules=dict(own_rules or {}),
+            versions=[versions()],
         )
+        folder = stack.enter_context(opened(asked.out, config))
         placement = Placement(work=folder.work, data_dir=asked.data_dir, device=asked.device, rules=rules)
         with _started(placement, folder) as testbed:
             runner = Runner(files=folder.cells, jobs=asked.jobs, progress=progress, testbed=testbed)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from qidpfl_experiments.results.calibration import Calibration, write_overrides
+from qidpfl_experiments.results.cells import CellResult
 from qidpfl_experiments.results.tables import ClientRow, RoundRow
-from qidpfl_experiments.run.calibration import Calibration, calibrated, write_overrides
-from qidpfl_experiments.run.cell import CellResult
+from qidpfl_experiments.run.calibration import fit_calibration
 from qidpfl_experiments.run.execute import failed
 from qidpfl_experiments.run.grid import GridBuilder
 from qidpfl_experiments.settings import read_settings, setup
@@ -50,7 +51,7 @@ def of_rewards(*rewards: float) -> Calibration:
 
 def of_runs(*runs: CellResult) -> Calibration:
     swept = SETUP.model_copy(update={"rewards": tuple(run.rounds[0].reward for run in runs)})
-    return calibrated(swept, partition="iid", results=runs, privacy_weight=WEIGHT)
+    return fit_calibration(swept, partition="iid", results=runs, privacy_weight=WEIGHT)
 
 
 def test_a_known_curve_is_found_again() -> None:

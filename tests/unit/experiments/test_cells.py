@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 
 from qidpfl_experiments.methods import QI_DPFL
-from qidpfl_experiments.results.damaged_results import DamagedResults
-from qidpfl_experiments.results.folder import NotOurFolder, ResultsFolder, gathered, opened, read_config
-from qidpfl_experiments.results.tables import ClientRow, Tables
-from qidpfl_experiments.run.cell import Cell, CellFiles, CellResult
+from qidpfl_experiments.results.cells import Cell, CellFiles, CellResult
+from qidpfl_experiments.results.folder import (
+    Config,
+    NotOurFolder,
+    ResultsFolder,
+    gathered,
+    opened,
+    read_config,
+    versions,
+)
+from qidpfl_experiments.results.tables import ClientRow, DamagedResults, Tables
 from qidpfl_experiments.run.execute import failed
 from qidpfl_experiments.run.grid import GridBuilder
 from qidpfl_experiments.settings import Setup, read_settings, setup
@@ -84,9 +91,14 @@ def test_a_damaged_file_is_named_in_one_line_with_what_can_be_done(tmp_path: Pat
     assert "\n" not in str(told.value)
 
 
+def config_of(setup: Setup = SETUP, *, reproducible: bool = False, **own_rules: str) -> Config:
+    specs = GridBuilder(setup=setup).whole_specs()
+    return Config(setup=setup, reproducible=reproducible, specs=specs, own_rules=own_rules, versions=[versions()])
+
+
 def folder_of(path: Path, setup: Setup = SETUP, *, reproducible: bool = False, **own_rules: str) -> ResultsFolder:
     path.mkdir(exist_ok=True)
-    return ResultsFolder(path, setup, reproducible=reproducible, own_rules=own_rules)
+    return ResultsFolder(path, config_of(setup, reproducible=reproducible, **own_rules))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +177,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with (
         pytest.raises(NotOurFolder, match="is not empty, and what it holds are no results"),
-        opened(tmp_path, SETUP, reproducible=False, own_rules={}),
+        opened(tmp_path, config_of()),
     ):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
@@ -173,17 +185,17 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     with (
-        opened(tmp_path / "out", SETUP, reproducible=False, own_rules={}),
+        opened(tmp_path / "out", config_of()),
         pytest.raises(NotOurFolder, match="another run is using"),
-        opened(tmp_path / "out", SETUP, reproducible=False, own_rules={}),
+        opened(tmp_path / "out", config_of()),
     ):
         pass
-    with opened(tmp_path / "out", SETUP, reproducible=False, own_rules={}) as again:
+    with opened(tmp_path / "out", config_of()) as again:
         assert not again.is_new
 
 
 def test_a_folder_in_which_nothing_was_run_can_be_undone(tmp_path: Path) -> None:
-    with opened(tmp_path / "out", SETUP, reproducible=False, own_rules={}) as folder:
+    with opened(tmp_path / "out", config_of()) as folder:
         folder.work.mkdir()
         folder.undo()
     assert not (tmp_path / "out").exists()

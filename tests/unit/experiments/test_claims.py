@@ -10,19 +10,19 @@ import pytest
 from qidpfl_experiments.analysis.claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Metric
 from qidpfl_experiments.analysis.evaluate import Finding, Outcome, outcomes, write_claims
 from qidpfl_experiments.analysis.statistics import estimate
-from qidpfl_experiments.analysis.verdicts import Order, Rule, Verdict, all_of, judge
+from qidpfl_experiments.analysis.verdicts import ClaimRule, Order, Verdict, all_of, judge
 from qidpfl_experiments.methods import BY_NAME
 from qidpfl_experiments.results.tables import CellRow, Tables
 from support.synthetic_results import CLIENTS, DISCOUNT, ROUNDS, cell, cells, results
 
-HIGHER = Rule(order=Order.HIGHER, amount=0.3)
-LOWER = Rule(order=Order.LOWER, amount=0.3)
-ALIKE = Rule(order=Order.ALIKE, amount=1.0)
-BY_DEFINITION = Rule(order=Order.LOWER, amount=0.0, because="it is the least of all")
+HIGHER = ClaimRule(order=Order.HIGHER, amount=0.3)
+LOWER = ClaimRule(order=Order.LOWER, amount=0.3)
+ALIKE = ClaimRule(order=Order.ALIKE, amount=1.0)
+BY_DEFINITION = ClaimRule(order=Order.LOWER, amount=0.0, because="it is the least of all")
 HOLDS, FAILS, TRIVIAL, OPEN = Verdict.HOLDS, Verdict.DOES_NOT_HOLD, Verdict.TRIVIALLY_TRUE, Verdict.NOT_DECIDED
 
 
-def judged(rule: Rule, values: Sequence[float]) -> Verdict:
+def judged(rule: ClaimRule, values: Sequence[float]) -> Verdict:
     effect = estimate(values)
     assert effect is not None
     return judge(rule, values, effect)
@@ -74,7 +74,7 @@ def test_one_seed_refutes_what_ought_to_hold_by_construction(values: list[float]
 
 
 def test_without_a_resolution_no_effect_is_still_no_effect() -> None:
-    assert judged(Rule(order=Order.HIGHER, amount=0.0), [0.0, 0.0, 0.0]) is FAILS
+    assert judged(ClaimRule(order=Order.HIGHER, amount=0.0), [0.0, 0.0, 0.0]) is FAILS
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_a_claim_needs_all_its_comparisons(verdicts: list[Verdict], complete: bo
 
 def test_a_rule_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match="negative"):
-        Rule(order=Order.HIGHER, amount=-0.1)
+        ClaimRule(order=Order.HIGHER, amount=-0.1)
     with pytest.raises(ValueError, match="by construction"):
-        Rule(order=Order.ALIKE, amount=1.0, because="of course")
+        ClaimRule(order=Order.ALIKE, amount=1.0, because="of course")
 
 
 def outcome(identifier: str, tables: Tables, partition: str = "dirichlet") -> Outcome:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from qidpfl_experiments.methods import BY_NAME, METHODS, QI_DPFL, Method, Reward, UnknownMethod, methods_named
+from qidpfl_experiments.results.cells import CellResult
 from qidpfl_experiments.results.tables import RoundRow
-from qidpfl_experiments.run.cell import CellResult
 from qidpfl_experiments.run.execute import failed
 from qidpfl_experiments.run.grid import SWEEP_SEED, GridBuilder, MissingPrerequisite
 from qidpfl_experiments.settings import read_settings, setup

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qidpfl_experiments.results.damaged_results import DamagedResults
-from qidpfl_experiments.results.tables import Tables, read_tables, write_tables
+from qidpfl_experiments.results.tables import DamagedResults, Tables, read_tables, write_tables
 from support.synthetic_results import results
 
 

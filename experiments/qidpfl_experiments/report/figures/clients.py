@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...analysis.conditions import methods_in
+from ...analysis.summary import guarantee_of
 from ...methods import QI_DPFL, Kept, Method
-from ...results.guarantees import guarantee_of
 from ...results.tables import ClientRow, Guarantee, Tables
 from .. import formatting
 from .style import GREY, VERMILION, Drawing, Looks

@@ -16,9 +16,9 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from qidpfl_shared.core.forecast import AccuracyCurve
 
 from ...analysis.conditions import methods_in
-from ...analysis.reward_ranges import limits_in
 from ...analysis.statistics import Estimate, estimate, per_round
 from ...methods import QI_DPFL, Method, Role
+from ...results.calibration import limits_in
 from ...results.tables import CellRow, FitRow, RoundRow, Tables
 from .. import formatting
 from .style import BLUE, GREEN, VERMILION, Drawing, Lines, Looks, dots, focus, line
@@ -128,9 +128,9 @@ def _limits(tables: Tables) -> str:
     limits = limits_in(tables)
     if limits is None:
         return ""
-    low, high = formatting.number(limits.lowest), formatting.number(limits.highest)
-    above = "" if limits.highest is None else f" or more than {high}"
-    return f" Nobody may pay less than {low}{above} in a round ({limits.kind})."
+    low, high = formatting.number(limits.range.minimum), formatting.number(limits.range.maximum)
+    above = "" if math.isinf(limits.range.maximum) else f" and at most {high}"
+    return f" A method pays at least {low}{above} in a round (the {limits.kind} rewards)."
 
 
 def _shown(tables: Tables, names: Sequence[str], *, own: bool = True) -> tuple[Method, ...]:

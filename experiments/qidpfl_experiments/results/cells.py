@@ -15,9 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
-from ..results.damaged_results import DamagedResults
-from ..results.durable_files import write_durably
-from ..results.tables import CellRow, ClientRow, Key, RoundRow
+from .tables import CellRow, ClientRow, DamagedResults, Key, RoundRow, write_durably
 
 
 @dataclass(frozen=True, kw_only=True)
