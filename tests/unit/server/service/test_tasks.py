@@ -1,0 +1,135 @@
+"""Tasks: create, give a first model, start and stop."""
+
+import numpy as np
+import pytest
+
+from qidpfl_server.domain import Model
+from qidpfl_server.errors import Refused, StoreBusy
+from qidpfl_server.service.tasks import create_task, give_initial_model, save_initial_model, task_spec
+from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.messages import TaskState
+from support.use_cases import ServedTask, UseCases
+
+MODEL = np.linspace(-1, 1, 650, dtype="<f4").tobytes()
+OTHER = np.linspace(-2, 2, 650, dtype="<f4").tobytes()
+
+
+def create(cases: UseCases, name: str, model: Model | None = None) -> str:
+    spec, now = task_spec("digits", {}), cases.clock.now()
+    given = save_initial_model(cases.store.blobs, spec) if model is None else model
+    made = cases.write(lambda tx: create_task(tx, name=name, preset_name="digits", spec=spec, model=given, now=now))
+    return made.task.task_id
+
+
+def give(task: ServedTask, data: bytes) -> Model:
+    now = task.cases.clock.now()
+    with task.cases.store.blobs.stage() as blob:
+        blob.write(data)
+        blob.sync()
+        return task.cases.write(lambda tx: give_initial_model(tx, task.task_id, blob, now))
+
+
+def model_of(task: ServedTask) -> bytes:
+    model = task.cases.read(lambda tx: tx.tasks.model(task.task_id, 0))
+    assert model is not None
+    return task.cases.store.blobs.get(model.digest)
+
+
+def test_a_name_belongs_to_one_task_and_is_no_id(cases: UseCases) -> None:
+    task_id = create(cases, "mine")
+    for name in ("mine", task_id):
+        with pytest.raises(Refused, match=ErrorCode.TASK_EXISTS.value):
+            create(cases, name)
+    assert len(cases.read(lambda tx: tx.tasks.all())) == 1
+
+
+def test_an_unknown_preset_is_refused() -> None:
+    with pytest.raises(Refused, match=ErrorCode.UNKNOWN_PRESET.value):
+        task_spec("no-such-preset", {})
+
+
+def test_a_task_is_not_recorded_without_the_bytes_of_its_model(cases: UseCases) -> None:
+    model = save_initial_model(cases.store.blobs, task_spec("digits", {}))
+    cases.store.blobs.remove(model.digest)
+    with pytest.raises(StoreBusy, match="swept"):
+        create(cases, "late", model)
+    assert cases.read(lambda tx: tx.tasks.all()) == []
+
+
+def test_a_task_trains_from_the_model_that_it_was_given(cases: UseCases) -> None:
+    task = cases.task(game={"horizon": 2}, rounds={"expected_clients": 3})
+    model = give(task, MODEL)
+    clients = [task.client() for _ in range(3)]
+    assert clients[0].offer().model_digest == model.digest
+    for number in (1, 2):
+        task.play(clients, number)
+    assert task.now.state is TaskState.FINISHED
+    assert give(task, MODEL) == model
+    assert cases.violations() == []
+
+
+def test_another_first_model_is_accepted_only_before_the_first_round(cases: UseCases) -> None:
+    task = cases.task(rounds={"expected_clients": 3})
+    for data in (OTHER, MODEL):
+        give(task, data)
+    clients = [task.client() for _ in range(3)]
+    with pytest.raises(Refused, match=ErrorCode.MODEL_FROZEN.value):
+        give(task, OTHER)
+    assert model_of(task) == MODEL
+    assert give(task, MODEL).version == 0
+    task.play(clients)
+    task.stop()
+    with pytest.raises(Refused, match=ErrorCode.TASK_ENDED.value):
+        give(task, OTHER)
+    assert cases.violations() == []
+
+
+def test_a_task_that_does_not_exist_accepts_no_model(cases: UseCases) -> None:
+    missing = ServedTask(cases, "0" * 24, ("",))
+    with pytest.raises(Refused, match=ErrorCode.NOT_FOUND.value):
+        give(missing, MODEL)
+
+
+def test_an_admin_starts_a_task_with_the_minimum_of_profiles_and_not_below_it(cases: UseCases) -> None:
+    task = cases.task()
+    for _ in range(3):
+        with pytest.raises(Refused, match=ErrorCode.PROFILE_MISSING.value):
+            task.start()
+        client = task.client()
+    task.start()
+    task.start()
+    assert task.now.state is TaskState.TRAINING
+    assert client.offer().standing == "invited"
+    task.stop()
+    with pytest.raises(Refused, match=ErrorCode.TASK_ENDED.value):
+        task.start()
+
+
+def test_stopping_while_clients_enrol_ends_the_task(cases: UseCases) -> None:
+    task = cases.task()
+    task.stop()
+    assert (task.now.state, task.now.reason) == (TaskState.STOPPED, "stopped")
+
+
+def test_stopping_settles_a_round_that_has_enough_updates(cases: UseCases) -> None:
+    task, (*three, silent) = cases.training(4)
+    for client in three:
+        client.play()
+    task.stop()
+    settled = task.result()
+    assert (task.now.state, settled.state, settled.paid_micro) == (TaskState.STOPPED, "settled", settled.reward_micro)
+    with pytest.raises(Refused, match=ErrorCode.ROUND_CLOSED.value):
+        silent.declare()
+    task.stop()
+    assert task.now.state is TaskState.STOPPED
+    assert cases.violations() == []
+
+
+def test_stopping_voids_a_round_that_has_too_few_updates(cases: UseCases) -> None:
+    task, (first, *_) = cases.training()
+    first.play()
+    task.stop()
+    assert (task.now.state, task.result().state) == (TaskState.STOPPED, "void")
+    assert first.entry().state == "spent_unpaid"
+    assert first.upload().client_id == first.client_id
+    assert cases.violations() == []
