@@ -10,7 +10,7 @@ import numpy as np
 
 from qidpfl_server.audit import audit
 from qidpfl_server.domain import Client, Round, Task
-from qidpfl_server.service.declarations import Answer
+from qidpfl_server.service.declarations import BudgetAnswer
 from qidpfl_server.service.declarations import declare as declare_budgets
 from qidpfl_server.service.deliveries import Delivery, StagedDelivery, accept_updates, first_receipts
 from qidpfl_server.service.enrolment import enrol, leave, store_profile
@@ -179,7 +179,7 @@ class ServedClient:
         self.cases.write(lambda tx: leave(tx, self.client_id, now))
 
     def answer(self, request: BudgetRequest, number: int = 1) -> BudgetReceipt:
-        answer = Answer(client_id=self.client_id, request=request, at=self.cases.clock.now())
+        answer = BudgetAnswer(client_id=self.client_id, request=request, at=self.cases.clock.now())
         (outcome,) = self.cases.write(lambda tx: declare_budgets(tx, self.task.task_id, number, [answer]))
         return _result_of(outcome)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from qidpfl_server.domain import ClientState
-from qidpfl_server.errors import Refused
+from qidpfl_server.errors import RequestRefused
 from qidpfl_server.identifiers import hash_secret
 from qidpfl_server.service.roster import revoke_client, roster
 from qidpfl_shared.protocol.errors import ErrorCode
@@ -14,7 +14,7 @@ from support.use_cases import SKEWED, UseCases
 
 
 def refused(code: ErrorCode) -> Any:
-    return pytest.raises(Refused, match=f"^{code.value}")
+    return pytest.raises(RequestRefused, match=f"^{code.value}")
 
 
 def test_a_known_key_gets_the_same_client_and_a_new_token(cases: UseCases) -> None:

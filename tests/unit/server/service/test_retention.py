@@ -9,7 +9,7 @@ import pytest
 
 from qidpfl_server.audit import audit
 from qidpfl_server.clock import SECOND, SystemClock, seconds
-from qidpfl_server.errors import Refused, StoreBusy
+from qidpfl_server.errors import RequestRefused, StoreBusy
 from qidpfl_server.ops.export import read_export
 from qidpfl_server.service.retention import kept_digests, sweep
 from qidpfl_server.service.tasks import create_task, save_initial_model, task_spec
@@ -62,7 +62,7 @@ def test_a_task_is_swept_after_every_round_and_continues(cases: UseCases, tmp_pa
     (said,) = report.not_checkable
     assert said.endswith("models before version 3 and updates of rounds up to 3 are not kept")
     assert names(tmp_path / "blobs" / "objects") == cases.read(kept_digests)
-    with pytest.raises(Refused, match="versions 3 to 5 are kept"):
+    with pytest.raises(RequestRefused, match="versions 3 to 5 are kept"):
         read_export(cases.store, task.task_id, version=2)
     assert read_export(cases.store, task.task_id, version=3).version == 3
     # A repeat gets its receipt also when the bytes are gone.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from qidpfl_server.domain import Round
-from qidpfl_server.errors import Refused
+from qidpfl_server.errors import RequestRefused
 from qidpfl_server.service import settlement
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
@@ -78,7 +78,7 @@ def test_a_void_round_is_retried_with_the_same_terms_and_pays_each_client_once(c
         assert getattr(again, name) == getattr(first, name)
     assert again.deliver_by > first.deliver_by
     assert [(client.declare(), client.upload()) for client in two] == receipts
-    with pytest.raises(Refused, match=ErrorCode.BUDGET_DECLARED.value):
+    with pytest.raises(RequestRefused, match=ErrorCode.BUDGET_DECLARED.value):
         slow.declare(rho=0.06)
     assert task.result().paid_micro == 0
     slow.upload()
@@ -109,7 +109,7 @@ def test_a_silent_client_is_set_aside_and_comes_back_by_a_poll(cases: UseCases) 
     for client in three:
         client.play()
     past_declaration(task)
-    with pytest.raises(Refused, match=r"not_invited.*set_aside"):
+    with pytest.raises(RequestRefused, match=r"not_invited.*set_aside"):
         silent.declare(2)
     assert silent.offer().standing == "set_aside"
     task.play(three, 2)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qidpfl_server.errors import Refused
+from qidpfl_server.errors import RequestRefused
 from qidpfl_server.service.deliveries import largest_norm
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.mechanism_specs import (
@@ -30,7 +30,7 @@ MECHANISMS = (
 
 
 def refused(code: ErrorCode) -> Any:
-    return pytest.raises(Refused, match=f"^{code.value}")
+    return pytest.raises(RequestRefused, match=f"^{code.value}")
 
 
 def staged_files(cases: UseCases) -> list[str]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from qidpfl_server.domain import Model
-from qidpfl_server.errors import Refused, StoreBusy
+from qidpfl_server.errors import RequestRefused, StoreBusy
 from qidpfl_server.service.tasks import create_task, give_initial_model, save_initial_model, task_spec
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
@@ -38,13 +38,13 @@ def model_of(task: ServedTask) -> bytes:
 def test_a_name_belongs_to_one_task_and_is_no_id(cases: UseCases) -> None:
     task_id = create(cases, "mine")
     for name in ("mine", task_id):
-        with pytest.raises(Refused, match=ErrorCode.TASK_EXISTS.value):
+        with pytest.raises(RequestRefused, match=ErrorCode.TASK_EXISTS.value):
             create(cases, name)
     assert len(cases.read(lambda tx: tx.tasks.all())) == 1
 
 
 def test_an_unknown_preset_is_refused() -> None:
-    with pytest.raises(Refused, match=ErrorCode.UNKNOWN_PRESET.value):
+    with pytest.raises(RequestRefused, match=ErrorCode.UNKNOWN_PRESET.value):
         task_spec("no-such-preset", {})
 
 
@@ -73,27 +73,27 @@ def test_another_first_model_is_accepted_only_before_the_first_round(cases: UseC
     for data in (OTHER, MODEL):
         give(task, data)
     clients = [task.client() for _ in range(3)]
-    with pytest.raises(Refused, match=ErrorCode.MODEL_FROZEN.value):
+    with pytest.raises(RequestRefused, match=ErrorCode.MODEL_FROZEN.value):
         give(task, OTHER)
     assert model_of(task) == MODEL
     assert give(task, MODEL).version == 0
     task.play(clients)
     task.stop()
-    with pytest.raises(Refused, match=ErrorCode.TASK_ENDED.value):
+    with pytest.raises(RequestRefused, match=ErrorCode.TASK_ENDED.value):
         give(task, OTHER)
     assert cases.violations() == []
 
 
 def test_a_task_that_does_not_exist_accepts_no_model(cases: UseCases) -> None:
     missing = ServedTask(cases, "0" * 24, ("",))
-    with pytest.raises(Refused, match=ErrorCode.NOT_FOUND.value):
+    with pytest.raises(RequestRefused, match=ErrorCode.NOT_FOUND.value):
         give(missing, MODEL)
 
 
 def test_an_admin_starts_a_task_with_the_minimum_of_profiles_and_not_below_it(cases: UseCases) -> None:
     task = cases.task()
     for _ in range(3):
-        with pytest.raises(Refused, match=ErrorCode.PROFILE_MISSING.value):
+        with pytest.raises(RequestRefused, match=ErrorCode.PROFILE_MISSING.value):
             task.start()
         client = task.client()
     task.start()
@@ -101,7 +101,7 @@ def test_an_admin_starts_a_task_with_the_minimum_of_profiles_and_not_below_it(ca
     assert task.now.state is TaskState.TRAINING
     assert client.offer().standing == "invited"
     task.stop()
-    with pytest.raises(Refused, match=ErrorCode.TASK_ENDED.value):
+    with pytest.raises(RequestRefused, match=ErrorCode.TASK_ENDED.value):
         task.start()
 
 
@@ -118,7 +118,7 @@ def test_stopping_settles_a_round_that_has_enough_updates(cases: UseCases) -> No
     task.stop()
     settled = task.result()
     assert (task.now.state, settled.state, settled.paid_micro) == (TaskState.STOPPED, "settled", settled.reward_micro)
-    with pytest.raises(Refused, match=ErrorCode.ROUND_CLOSED.value):
+    with pytest.raises(RequestRefused, match=ErrorCode.ROUND_CLOSED.value):
         silent.declare()
     task.stop()
     assert task.now.state is TaskState.STOPPED
