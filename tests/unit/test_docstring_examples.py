@@ -7,7 +7,10 @@ import pytest
 
 MODULES = [
     "qidpfl_shared.core.equilibrium",
+    "qidpfl_shared.core.capped_reward",
     "qidpfl_shared.core.money",
+    "qidpfl_shared.core.reward",
+    "qidpfl_shared.core.selection",
 ]
 
 

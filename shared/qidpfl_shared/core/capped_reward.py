@@ -1,4 +1,4 @@
-"""Stage I where a client's cap may bind: the cheapest reward, found numerically."""
+"""Stage I for clients with caps: the reward with the least cost, found numerically."""
 
 import math
 from collections.abc import Callable
@@ -10,96 +10,87 @@ from scipy.optimize import minimize_scalar
 from . import arguments
 from .arguments import Numbers, Vector
 from .equilibrium import active_set, equilibrium, saturation_reward
-from .reward import CostModel, Weighting, aggregation_weights, noise_variance, optimal_reward
+from .reward import Market, aggregation_weights, noise_variance, optimal_reward
 
 _GRID_POINTS = 33
-# How far, relatively, to look whether the cost falls or rises.
+# The relative step that tells whether the cost falls or rises at a point.
 _STEP = 1e-6
-# With more clients than this the kinks lie so close that the grid alone is as good.
+# With more clients the kinks lie so close together that the grid alone is as good.
 _KINKS_UP_TO = 1000
-# A budget this close to its cap, relatively, is at it.
+# A budget with a smaller relative distance to its cap counts as at its cap.
 _BINDING = 1e-9
 
 
-def optimal_reward_capped(
-    *,
-    round_number: int,
-    cost_model: CostModel,
-    weighting: Weighting,
-    privacy_values: Numbers,
-    privacy_weight: float,
-    sizes: Numbers,
-    noise_scales: Numbers,
-    caps: Numbers,
-) -> float:
-    """The reward that minimises the cost of this round over the able clients that are active without caps.
+def optimal_reward_capped(*, market: Market, round_number: int, caps: Numbers) -> float:
+    """Return the reward with the least cost of this round, if clients have caps.
 
-    It never exceeds the reward at which all caps bind, and equals Theorem 2 where no cap could bind. 0 when there is
-    no market.
+    The cost counts the clients that have a cap above 0 and that would be active without caps. The reward never exceeds
+    the one at which all caps bind. It equals Theorem 2 if no cap can bind, and 0 if there is no market.
+
+    Raises `ImpossibleArgument` for a negative cap, a wrong number of caps, or a round after the horizon.
+
+    >>> from qidpfl_shared.core.reward import CostModel, Weighting
+    >>> model = CostModel(
+    ...     dimension=650, horizon=20, accuracy_weight=0.5, smoothness=10.0, convexity=0.03, gradient_bound=1.0,
+    ...     discount=0.93,
+    ... )
+    >>> market = Market(
+    ...     cost_model=model, weighting=Weighting.SIZE, privacy_weight=30.0, privacy_values=np.array([1.0, 1.1]),
+    ...     sizes=np.array([100, 120]), noise_scales=np.array([2e-4, 1.4e-4]),
+    ... )
+    >>> round(optimal_reward_capped(market=market, round_number=1, caps=[0.05, 0.05]), 3)
+    6.6
     """
-    values = arguments.positive_vector("privacy_values", privacy_values)
-    limits = arguments.limit_vector("caps", caps, length=values.size)
-    records = arguments.size_vector("sizes", sizes, length=values.size)
-    scales = arguments.positive_vector("noise_scales", noise_scales, length=values.size)
+    limits = arguments.limit_vector("caps", caps, length=market.privacy_values.size)
     able = np.flatnonzero(limits > 0)
-    frozen = able[active_set(privacy_values=values[able])]
-    closed_form = optimal_reward(
-        round_number=round_number,
-        cost_model=cost_model,
-        weighting=weighting,
-        privacy_values=values[frozen],
-        privacy_weight=privacy_weight,
-        sizes=records[frozen],
-        noise_scales=scales[frozen],
-    )
+    counted = able[active_set(privacy_values=market.privacy_values[able])]
+    clients = market.only(counted)
+    closed_form = optimal_reward(market=clients, round_number=round_number)
     if closed_form == 0:
         return 0.0
-    market = _CappedMarket(
-        noise_factor=cost_model.noise_factor,
-        price=cost_model.price(round_number),
-        weighting=weighting,
-        values=values[frozen],
-        weight=privacy_weight,
-        sizes=records[frozen],
-        scales=scales[frozen],
-        limits=limits[frozen],
-    )
-    return market.cheapest_reward(closed_form)
+    price = market.cost_model.price(round_number)
+    return _CappedMarket(market=clients, price=price, limits=limits[counted]).cheapest_reward(closed_form)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _CappedMarket:
-    """The clients of one round, and what a reward costs the server there."""
+    """The clients of one round with their caps, and what a reward costs the server."""
 
-    noise_factor: float
+    market: Market
     price: float
-    weighting: Weighting
-    values: Vector
-    weight: float
-    sizes: Vector
-    scales: Vector
     limits: Vector
 
+    @property
+    def values(self) -> Vector:
+        return self.market.privacy_values
+
+    @property
+    def weight(self) -> float:
+        return self.market.privacy_weight
+
     def budgets(self, reward: float) -> Vector:
-        market = equilibrium(reward=reward, privacy_values=self.values, privacy_weight=self.weight, caps=self.limits)
-        return market.budgets
+        return equilibrium(
+            reward=reward, privacy_values=self.values, privacy_weight=self.weight, caps=self.limits
+        ).budgets
 
     def noise(self, budgets: Vector) -> float:
+        scales = self.market.noise_scales
         weights = aggregation_weights(
-            weighting=self.weighting, budgets=budgets, sizes=self.sizes, noise_scales=self.scales
+            weighting=self.market.weighting, budgets=budgets, sizes=self.market.sizes, noise_scales=scales
         )
-        return self.noise_factor * noise_variance(weights=weights, budgets=budgets, noise_scales=self.scales)
+        variance = noise_variance(weights=weights, budgets=budgets, noise_scales=scales)
+        return self.market.cost_model.noise_factor * variance
 
     def cost(self, reward: float) -> float:
         return self.noise(self.budgets(reward)) + self.price * reward
 
     def cheapest_reward(self, closed_form: float) -> float:
-        """The global minimiser, searched between two bounds that enclose it."""
+        """Return the global minimiser, searched between two bounds that enclose it."""
         known = self.cost(closed_form)
         highest = known / self.price
         if (self.budgets(highest) < self.limits * (1 - _BINDING)).all():
             return closed_form
-        # No budget exceeds R/(4c): at a reward below this one, noise alone costs more than the known cost.
+        # No budget exceeds R/(4c). Below this reward the noise alone costs more than the known cost.
         lowest = self.noise(1 / (4 * self.weight * self.values)) / known
         saturated = saturation_reward(privacy_values=self.values, privacy_weight=self.weight, caps=self.limits)
         if saturated <= lowest:
@@ -109,10 +100,10 @@ class _CappedMarket:
         return _minimiser(self.cost, np.unique([*np.geomspace(lowest, highest, _GRID_POINTS), *kinks, highest]))
 
     def _kinks(self) -> list[float]:
-        """The rewards at which one cap after the other starts to bind; a bound cap stays bound at higher rewards.
+        """Return the rewards at which the caps start to bind, one after the other. They bind at all higher rewards too.
 
         With bound caps of sum k and a free clients of marginal costs summing to b, R = b·S²/((a-1)·S + k), and client
-        i reaches its cap at S = (cap_i + c_i·k/b)/(1 - c_i·(a-1)/b). Quadratic in the number of clients.
+        i reaches its cap at S = (cap_i + c_i·k/b)/(1 - c_i·(a-1)/b). The run time is quadratic in the clients.
         """
         if self.values.size > _KINKS_UP_TO:
             return []
@@ -135,10 +126,10 @@ class _CappedMarket:
 
 
 def _minimiser(cost: Callable[[float], float], points: Vector) -> float:
-    """The minimiser between the first and the last of some points, with the kinks among them.
+    """Return the minimiser between the first and the last point. The kinks are among the points.
 
-    The cost bends wherever a cap starts to bind, so it may have several valleys. One lies wherever it falls behind a
-    point and rises before the next; it is searched there. A kink may be a minimum itself.
+    The cost has a kink where a cap starts to bind, so it may have several local minima. There is one between two
+    neighbouring points if the cost falls after the first and rises before the second. A kink may be a minimum itself.
     """
     costs = np.array([cost(float(point)) for point in points])
     falls = np.array([cost(float(point) * (1 + _STEP)) for point in points]) < costs

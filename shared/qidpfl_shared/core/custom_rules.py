@@ -12,7 +12,7 @@ import numpy as np
 from . import arguments
 from .arguments import ImpossibleArgument, Mask, Vector
 from .capped_reward import optimal_reward_capped
-from .reward import CostModel, RewardRange, Weighting
+from .reward import CostModel, Market, RewardRange, Weighting
 
 
 class CustomRuleFailed(Exception):
@@ -75,16 +75,15 @@ class RewardQuestion:
 
     def optimal_reward(self) -> float:
         """What policy `optimal` would wish to pay: the reward that costs the server least (Theorem 2, with caps)."""
-        return optimal_reward_capped(
-            round_number=self.round_number,
+        market = Market(
             cost_model=self.cost_model,
             weighting=self.weighting,
-            privacy_values=self.privacy_values,
             privacy_weight=self.privacy_weight,
+            privacy_values=self.privacy_values,
             sizes=self.sizes,
             noise_scales=self.noise_scales,
-            caps=self.caps,
         )
+        return optimal_reward_capped(market=market, round_number=self.round_number, caps=self.caps)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,17 +1,21 @@
-"""Stage I: the reward that costs the server least (Theorem 2, for any aggregation weights and under caps).
+"""Stage I: the reward with the least cost for the server (Theorem 2, for any aggregation weights).
 
-The server's cost is a model: a bound of the accuracy loss under smoothness and strong convexity, plus what it pays.
-It is never a measured loss.
+The server's cost is a model: a bound of the accuracy loss under smoothness and strong convexity, plus the reward paid.
+It is never a measured loss. `capped_reward` solves the same problem for clients with caps.
+
+All functions and classes raise `ImpossibleArgument` for a number that is not finite, has the wrong sign or the wrong
+type, and for sequences of different lengths.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from . import arguments
-from .arguments import ImpossibleArgument, Numbers, Vector
+from .arguments import ImpossibleArgument, Mask, Numbers, Vector
 from .equilibrium import budget_per_reward
 
 
@@ -27,7 +31,7 @@ class RewardPolicy(StrEnum):
 
 
 class Weighting(StrEnum):
-    """How much each update counts in the average."""
+    """The weight of each update in the average."""
 
     UNIFORM = "uniform"
     SIZE = "size"
@@ -72,11 +76,14 @@ class CostModel:
         return 2 * self.smoothness * self.accuracy_weight / (self.convexity * self.horizon) ** 2
 
     def price(self, round_number: int) -> float:
-        """Cost of one unit of reward in this round: (1-γ)·π^(t-1)."""
+        """Cost of one unit of reward in this round: (1-γ)·π^(t-1).
+
+        Raises `ImpossibleArgument` for a round after the horizon.
+        """
         return (1 - self.accuracy_weight) * self.discount ** (self.check_round(round_number) - 1)
 
     def check_round(self, round_number: int) -> int:
-        """A round number between 1 and the horizon."""
+        """Return the round number; raise `ImpossibleArgument` if it is not between 1 and the horizon."""
         arguments.whole("round_number", round_number, minimum=1)
         if round_number > self.horizon:
             raise ImpossibleArgument("round_number", round_number, f"must not exceed the horizon {self.horizon}")
@@ -97,15 +104,61 @@ class RewardRange:
             raise ImpossibleArgument("minimum", self.minimum, f"must not exceed the maximum {self.maximum}")
 
     def clamp(self, reward: float) -> float:
-        """The nearest admissible reward: the cheapest one too, because the cost of a round is convex in it."""
+        """Return the nearest admissible reward. It is also the cheapest one: the cost of a round is convex.
+
+        >>> RewardRange(minimum=1.0, maximum=5.0).clamp(7.0)
+        5.0
+        """
         return min(max(arguments.limit("reward", reward), self.minimum), self.maximum)
 
 
 ANY_REWARD = RewardRange()
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Market:
+    """The clients of one round and the constants of the server's cost: what the optimal reward depends on.
+
+    The arrays have one entry per client. `noise_scales` are v_i: an upload has the noise variance v_i/ρ_i.
+    """
+
+    cost_model: CostModel
+    weighting: Weighting
+    privacy_weight: float
+    privacy_values: Vector
+    sizes: Vector
+    noise_scales: Vector
+
+    def __post_init__(self) -> None:
+        values = arguments.positive_vector("privacy_values", self.privacy_values)
+        # The checks return copies, as arrays. A frozen dataclass can store them only like this.
+        for name, checked in (
+            ("weighting", arguments.choice("weighting", self.weighting, Weighting)),
+            ("privacy_weight", arguments.positive("privacy_weight", self.privacy_weight)),
+            ("privacy_values", values),
+            ("sizes", arguments.size_vector("sizes", self.sizes, length=values.size)),
+            ("noise_scales", arguments.positive_vector("noise_scales", self.noise_scales, length=values.size)),
+        ):
+            object.__setattr__(self, name, checked)
+
+    def only(self, clients: Mask | npt.NDArray[np.intp]) -> "Market":
+        """The market of some of the clients, given as a mask or as indices."""
+        return replace(
+            self,
+            privacy_values=self.privacy_values[clients],
+            sizes=self.sizes[clients],
+            noise_scales=self.noise_scales[clients],
+        )
+
+
 def random_reward(*, reward_range: RewardRange, round_number: int, seed: int) -> float:
-    """A reward drawn uniformly from the range; the same seed and round give the same reward."""
+    """Draw a reward uniformly from the range. The same seed and round give the same reward.
+
+    Raises `ImpossibleArgument` if the range has no finite maximum.
+
+    >>> round(random_reward(reward_range=RewardRange(minimum=1.0, maximum=5.0), round_number=1, seed=7), 3)
+    4.081
+    """
     if math.isinf(reward_range.maximum):
         raise ImpossibleArgument("maximum", reward_range.maximum, "must be finite to draw a reward from the range")
     source = np.random.default_rng([arguments.whole("seed", seed), arguments.whole("round_number", round_number)])
@@ -113,9 +166,14 @@ def random_reward(*, reward_range: RewardRange, round_number: int, seed: int) ->
 
 
 def aggregation_weights(*, weighting: Weighting, budgets: Numbers, sizes: Numbers, noise_scales: Numbers) -> Vector:
-    """The weights p_i with which the updates are averaged: they add up to 1 over the clients with a budget.
+    """Return the weights p_i of the updates in the average. They add up to 1 over the clients with a budget.
 
     `inverse_variance` weighs by ρ_i/v_i, the reciprocal of the noise variance, where v_i is the `noise_scale`.
+
+    >>> aggregation_weights(
+    ...     weighting=Weighting.SIZE, budgets=[0.1, 0.1, 0.0], sizes=[100, 300, 500], noise_scales=[1.0, 1.0, 1.0]
+    ... ).tolist()
+    [0.25, 0.75, 0.0]
     """
     bids = arguments.non_negative_vector("budgets", budgets)
     records = arguments.size_vector("sizes", sizes, length=bids.size)
@@ -124,7 +182,13 @@ def aggregation_weights(*, weighting: Weighting, budgets: Numbers, sizes: Number
 
 
 def noise_variance(*, weights: Numbers, budgets: Numbers, noise_scales: Numbers) -> float:
-    """The variance of each coordinate of the averaged noise: Σ p_i²·v_i/ρ_i."""
+    """Return the variance of each coordinate of the averaged noise: Σ p_i²·v_i/ρ_i.
+
+    It is infinite if no client has a weight, or if a client with a weight has no budget.
+
+    >>> noise_variance(weights=[0.5, 0.5], budgets=[0.1, 0.1], noise_scales=[0.2, 0.2])
+    1.0
+    """
     shares = arguments.non_negative_vector("weights", weights)
     bids = arguments.non_negative_vector("budgets", budgets, length=shares.size)
     scales = arguments.positive_vector("noise_scales", noise_scales, length=shares.size)
@@ -134,54 +198,51 @@ def noise_variance(*, weights: Numbers, budgets: Numbers, noise_scales: Numbers)
     return _noise_variance(shares[counted], bids[counted], scales[counted])
 
 
-def noise_cost(
-    *,
-    cost_model: CostModel,
-    weighting: Weighting,
-    privacy_values: Numbers,
-    privacy_weight: float,
-    sizes: Numbers,
-    noise_scales: Numbers,
-) -> float:
-    """The paper's A_t: the noise term of a round costs A_t/R while no cap binds; 0 when there is no market."""
-    weighting = arguments.choice("weighting", weighting, Weighting)
-    rates = budget_per_reward(privacy_values=privacy_values, privacy_weight=privacy_weight)
-    records = arguments.size_vector("sizes", sizes, length=rates.size)
-    scales = arguments.positive_vector("noise_scales", noise_scales, length=rates.size)
+def noise_cost(*, market: Market) -> float:
+    """Return the paper's A_t: while no cap binds, the noise of a round costs A_t/R. 0 if there is no market.
+
+    The example is that of `optimal_reward`.
+    """
+    rates = budget_per_reward(privacy_values=market.privacy_values, privacy_weight=market.privacy_weight)
     active = rates > 0
     if not active.any():
         return 0.0
-    weights = _weights(weighting, rates[active], records[active], scales[active])
-    return cost_model.noise_factor * _noise_variance(weights, rates[active], scales[active])
+    scales = market.noise_scales[active]
+    weights = _weights(market.weighting, rates[active], market.sizes[active], scales)
+    return market.cost_model.noise_factor * _noise_variance(weights, rates[active], scales)
 
 
-def optimal_reward(
-    *,
-    round_number: int,
-    cost_model: CostModel,
-    weighting: Weighting,
-    privacy_values: Numbers,
-    privacy_weight: float,
-    sizes: Numbers,
-    noise_scales: Numbers,
-) -> float:
-    """The reward R_t* = sqrt(A_t·π^(1-t)/(1-γ)) that minimises the cost of this round while no cap binds (Theorem 2).
+def optimal_reward(*, market: Market, round_number: int) -> float:
+    """Return the reward R_t* = sqrt(A_t·π^(1-t)/(1-γ)) with the least cost while no cap binds (Theorem 2).
 
-    It is 0 when there is no market, and when accuracy counts for nothing.
+    It is 0 if there is no market, or if accuracy has weight 0. Raises `ImpossibleArgument` for a round after the
+    horizon.
+
+    >>> model = CostModel(
+    ...     dimension=650, horizon=20, accuracy_weight=0.5, smoothness=10.0, convexity=0.03, gradient_bound=1.0,
+    ...     discount=0.93,
+    ... )
+    >>> market = Market(
+    ...     cost_model=model, weighting=Weighting.SIZE, privacy_weight=30.0, privacy_values=np.array([1.0, 1.1]),
+    ...     sizes=np.array([100, 120]), noise_scales=np.array([2e-4, 1.4e-4]),
+    ... )
+    >>> round(noise_cost(market=market), 3)
+    189.234
+    >>> round(optimal_reward(market=market, round_number=1), 3)
+    19.454
     """
-    noise = noise_cost(
-        cost_model=cost_model,
-        weighting=weighting,
-        privacy_values=privacy_values,
-        privacy_weight=privacy_weight,
-        sizes=sizes,
-        noise_scales=noise_scales,
-    )
-    return math.sqrt(noise / cost_model.price(round_number))
+    return math.sqrt(noise_cost(market=market) / market.cost_model.price(round_number))
 
 
 def optimal_schedule(*, cost_model: CostModel, noise_cost: float) -> Vector:
-    """R_1*, …, R_T* for a set of clients that stays the same: growth by π^(-1/2) a round, from discounting alone."""
+    """Return R_1*, …, R_T* for a constant set of clients. Discounting makes them grow by π^(-1/2) a round.
+
+    >>> model = CostModel(
+    ...     dimension=1, horizon=3, accuracy_weight=0.5, smoothness=1.0, convexity=1.0, gradient_bound=1, discount=0.25
+    ... )
+    >>> optimal_schedule(cost_model=model, noise_cost=2.0).tolist()
+    [2.0, 4.0, 8.0]
+    """
     noise_cost = arguments.non_negative("noise_cost", noise_cost)
     prices = np.array([cost_model.price(t) for t in range(1, cost_model.horizon + 1)])
     rewards: Vector = np.sqrt(noise_cost / prices)
@@ -189,7 +250,14 @@ def optimal_schedule(*, cost_model: CostModel, noise_cost: float) -> Vector:
 
 
 def round_cost(*, cost_model: CostModel, round_number: int, reward: float, noise_variance: float) -> float:
-    """The server's cost of one round (a summand of eq. 15): model loss and discounted reward."""
+    """Return the server's cost of one round (a summand of eq. 15): model loss and discounted reward.
+
+    >>> model = CostModel(
+    ...     dimension=1, horizon=2, accuracy_weight=0.5, smoothness=1.0, convexity=1.0, gradient_bound=1.0, discount=1.0
+    ... )
+    >>> round_cost(cost_model=model, round_number=1, reward=4.0, noise_variance=1.0)
+    2.5
+    """
     reward = arguments.non_negative("reward", reward)
     variance = arguments.limit("noise_variance", noise_variance)
     price = cost_model.price(round_number)
@@ -198,7 +266,14 @@ def round_cost(*, cost_model: CostModel, round_number: int, reward: float, noise
 
 
 def server_cost(*, cost_model: CostModel, rewards: Numbers, noise_variances: Numbers) -> float:
-    """The server's cost of the rounds 1, 2, … (eq. 15, summed over as many rounds as there are rewards)."""
+    """Return the server's cost of the rounds 1, 2, … (eq. 15). There is one round per reward.
+
+    >>> model = CostModel(
+    ...     dimension=1, horizon=2, accuracy_weight=0.5, smoothness=1.0, convexity=1.0, gradient_bound=1.0, discount=1.0
+    ... )
+    >>> server_cost(cost_model=model, rewards=[4.0, 4.0], noise_variances=[1.0, 1.0])
+    5.0
+    """
     paid = arguments.non_negative_vector("rewards", rewards)
     variances = arguments.limit_vector("noise_variances", noise_variances, length=paid.size)
     return math.fsum(

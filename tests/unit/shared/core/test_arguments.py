@@ -33,7 +33,9 @@ MODEL = {
 }
 CLIENTS = {"privacy_values": [1.0, 1.1], "privacy_weight": 2.0}
 DATA = {"sizes": [10, 20], "noise_scales": [0.1, 0.2]}
-STAGE_ONE = {"round_number": 1, "cost_model": reward.CostModel(**MODEL), "weighting": "size", **CLIENTS, **DATA}  # type: ignore[arg-type]
+COST_MODEL = reward.CostModel(**MODEL)  # type: ignore[arg-type]
+MARKET: dict[str, Any] = {"cost_model": COST_MODEL, "weighting": "size", **CLIENTS, **DATA}
+STAGE_ONE = {"market": reward.Market(**MARKET), "round_number": 1}
 
 CALLS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (equilibrium.active_set, {"privacy_values": [1.0, 1.1]}),
@@ -63,14 +65,14 @@ CALLS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (reward.random_reward, {"reward_range": reward.RewardRange(maximum=1.0), "round_number": 1, "seed": 1}),
     (reward.aggregation_weights, {"weighting": "size", "budgets": [0.1, 0.1], **DATA}),
     (reward.noise_variance, {"weights": [0.5, 0.5], "budgets": [0.1, 0.1], "noise_scales": [0.1, 0.2]}),
-    (reward.noise_cost, {key: value for key, value in STAGE_ONE.items() if key != "round_number"}),
+    (reward.Market, MARKET),
     (reward.optimal_reward, STAGE_ONE),
-    (reward.optimal_schedule, {"cost_model": STAGE_ONE["cost_model"], "noise_cost": 1.0}),
+    (reward.optimal_schedule, {"cost_model": COST_MODEL, "noise_cost": 1.0}),
     (
         reward.round_cost,
-        {"cost_model": STAGE_ONE["cost_model"], "round_number": 1, "reward": 1.0, "noise_variance": 1.0},
+        {"cost_model": COST_MODEL, "round_number": 1, "reward": 1.0, "noise_variance": 1.0},
     ),
-    (reward.server_cost, {"cost_model": STAGE_ONE["cost_model"], "rewards": [1.0], "noise_variances": [1.0]}),
+    (reward.server_cost, {"cost_model": COST_MODEL, "rewards": [1.0], "noise_variances": [1.0]}),
     (capped_reward.optimal_reward_capped, {**STAGE_ONE, "caps": [1.0, 1.0]}),
     (money.to_micro, {"amount": 1.0}),
     (money.from_micro, {"micro": 1}),
@@ -209,7 +211,7 @@ def test_arrays_given_are_never_changed() -> None:
             {"weighting": "median", "budgets": [0.1], "sizes": [1], "noise_scales": [1.0]},
             "weighting",
         ),
-        (reward.noise_cost, {key: value for key, value in STAGE_ONE.items() if key != "round_number"}, "weighting"),
+        (reward.Market, MARKET, "weighting"),
         (conversion.epsilon_from_rho, {"rho": 0.1, "delta": 1e-5}, "reading"),
         (
             selection.select,

@@ -14,7 +14,7 @@ from qidpfl_shared.core.equilibrium import best_response, equilibrium
 from qidpfl_shared.core.money import MICRO, to_micro
 from qidpfl_shared.core.planning import PlanStatus, RewardBound, RoundPlan, Standing, plan_round
 from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
-from qidpfl_shared.core.reward import CostModel, RewardPolicy, RewardRange, Weighting, optimal_reward
+from qidpfl_shared.core.reward import CostModel, Market, RewardPolicy, RewardRange, Weighting, optimal_reward
 from qidpfl_shared.core.round_rules import Participant, RoundRules
 
 RULES = RoundRules(
@@ -52,22 +52,22 @@ def plan(participants: list[Participant], round_number: int = 1, left: int = PLE
 def test_an_ordinary_round_offers_the_optimal_reward_and_its_equilibrium() -> None:
     values = [0.95, 0.98, 1.0, 1.02, 1.05]
     result = plan(crowd(*values), round_number=4)
-    expected = optimal_reward(
-        round_number=4,
+    market = Market(
         cost_model=RULES.cost_model,
         weighting=Weighting.SIZE,
-        privacy_values=values,
         privacy_weight=30,
-        sizes=[100] * 5,
-        noise_scales=[2 / 100**2] * 5,
+        privacy_values=np.array(values),
+        sizes=np.full(5, 100.0),
+        noise_scales=np.full(5, 2 / 100**2),
     )
+    expected = optimal_reward(market=market, round_number=4)
     assert result.status is PlanStatus.PLANNED
     assert result.reward_micro == to_micro(expected)
     assert result.standings == (Standing.INVITED,) * 5
     assert result.bound is RewardBound.NONE
-    market = equilibrium(reward=result.reward_micro / MICRO, privacy_values=values, privacy_weight=30)
-    assert result.total == market.total
-    assert result.budgets == pytest.approx(market.budgets.tolist())
+    played = equilibrium(reward=result.reward_micro / MICRO, privacy_values=values, privacy_weight=30)
+    assert result.total == played.total
+    assert result.budgets == pytest.approx(played.budgets.tolist())
 
 
 def test_everybody_can_check_its_budget_against_what_is_announced() -> None:

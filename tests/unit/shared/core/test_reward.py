@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from qidpfl_shared.core.equilibrium import active_set, equilibrium, saturation_r
 from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
 from qidpfl_shared.core.reward import (
     CostModel,
+    Market,
     RewardRange,
     Weighting,
     aggregation_weights,
@@ -68,16 +68,19 @@ def cost_of(
     return round_cost(cost_model=model, round_number=round_number, reward=reward, noise_variance=variance)
 
 
-def optimum(nu: list[float], sizes: list[int], weighting: Weighting, round_number: int) -> float:
-    return optimal_reward(
-        round_number=round_number,
-        cost_model=MODEL,
+def market_of(nu: list[float], sizes: list[int], weighting: Weighting, model: CostModel = MODEL) -> Market:
+    return Market(
+        cost_model=model,
         weighting=weighting,
-        privacy_values=nu,
         privacy_weight=WEIGHT,
-        sizes=sizes,
-        noise_scales=scales_of(sizes),
+        privacy_values=np.array(nu),
+        sizes=np.array(sizes),
+        noise_scales=np.array(scales_of(sizes)),
     )
+
+
+def optimum(nu: list[float], sizes: list[int], weighting: Weighting, round_number: int) -> float:
+    return optimal_reward(market=market_of(nu, sizes, weighting), round_number=round_number)
 
 
 @given(populations(), st.sampled_from(Weighting), st.integers(1, 20))
@@ -120,14 +123,7 @@ def test_minimising_all_rounds_jointly_gives_the_same_rewards() -> None:
         gradient_bound=1,
         discount=0.8,
     )
-    noise = noise_cost(
-        cost_model=model,
-        weighting=Weighting.UNIFORM,
-        privacy_values=nu,
-        privacy_weight=WEIGHT,
-        sizes=sizes,
-        noise_scales=scales_of(sizes),
-    )
+    noise = noise_cost(market=market_of(nu, sizes, Weighting.UNIFORM, model))
     schedule = optimal_schedule(cost_model=model, noise_cost=noise)
 
     def total_cost(logs: np.ndarray) -> float:
@@ -153,14 +149,7 @@ def test_the_noise_cost_is_the_papers_for_uniform_weights() -> None:
     nu, sizes = np.array([0.9, 1.0, 1.1]), np.array([100, 200, 300])
     paper_constants = 2 * (nu.sum() - 2 * nu) / (WEIGHT * nu.sum() ** 2)
     paper = np.sum(4 * 650 * 0.5 * 10 * 1**2 / (20**2 * 0.03**2 * 3**2 * paper_constants * sizes**2))
-    ours = noise_cost(
-        cost_model=MODEL,
-        weighting=Weighting.UNIFORM,
-        privacy_values=nu,
-        privacy_weight=WEIGHT,
-        sizes=sizes,
-        noise_scales=scales_of([100, 200, 300]),
-    )
+    ours = noise_cost(market=market_of(nu.tolist(), sizes.tolist(), Weighting.UNIFORM))
     assert ours == pytest.approx(paper, rel=1e-12)
 
 
@@ -207,16 +196,7 @@ def test_under_caps_no_reward_is_cheaper(
     largest = equilibrium(reward=free, privacy_values=nu, privacy_weight=WEIGHT).budgets.max()
     factors = data.draw(st.lists(st.floats(0.05, 2), min_size=len(nu), max_size=len(nu)))
     caps = [float(largest * factor) for factor in factors]
-    chosen = optimal_reward_capped(
-        round_number=3,
-        cost_model=MODEL,
-        weighting=weighting,
-        privacy_values=nu,
-        privacy_weight=WEIGHT,
-        sizes=sizes,
-        noise_scales=scales_of(sizes),
-        caps=caps,
-    )
+    chosen = optimal_reward_capped(market=market_of(nu, sizes, weighting), round_number=3, caps=caps)
     assert chosen <= saturation_reward(privacy_values=nu, privacy_weight=WEIGHT, caps=caps) * (1 + 1e-12)
     grid = np.geomspace(chosen / 50, chosen * 50, 200)
     cheapest = min(cost_of(float(reward), nu, sizes, weighting, 3, caps) for reward in grid)
@@ -226,17 +206,9 @@ def test_under_caps_no_reward_is_cheaper(
 def test_caps_that_cannot_bind_change_nothing() -> None:
     nu, sizes = [0.95, 1.0, 1.05], [100, 120, 90]
     free = optimum(nu, sizes, Weighting.SIZE, 5)
-    arguments: dict[str, Any] = {
-        "privacy_values": nu,
-        "privacy_weight": WEIGHT,
-        "sizes": sizes,
-        "noise_scales": scales_of(sizes),
-    }
     for caps in ([math.inf] * 3, [1e6] * 3):
-        chosen = optimal_reward_capped(
-            round_number=5, cost_model=MODEL, weighting=Weighting.SIZE, caps=caps, **arguments
-        )
-        assert chosen == free
+        market = market_of(nu, sizes, Weighting.SIZE)
+        assert optimal_reward_capped(market=market, round_number=5, caps=caps) == free
 
 
 def test_the_reward_grows_by_discounting_alone() -> None:
@@ -257,17 +229,9 @@ def test_no_market_or_no_interest_in_accuracy_means_no_reward() -> None:
     careless = CostModel(
         dimension=1, horizon=1, accuracy_weight=0, smoothness=1, convexity=1, gradient_bound=1, discount=1
     )
-    for caps in (None, [0.1, 0.1]):
-        arguments: dict[str, Any] = {
-            "round_number": 1,
-            "cost_model": careless,
-            "weighting": Weighting.SIZE,
-            "privacy_values": [1, 1],
-            "privacy_weight": 1,
-            "sizes": [1, 1],
-            "noise_scales": [1, 1],
-        }
-        assert (optimal_reward(**arguments) if caps is None else optimal_reward_capped(**arguments, caps=caps)) == 0
+    market = market_of([1, 1], [1, 1], Weighting.SIZE, careless)
+    assert optimal_reward(market=market, round_number=1) == 0
+    assert optimal_reward_capped(market=market, round_number=1, caps=[0.1, 0.1]) == 0
 
 
 def test_a_random_reward_is_repeatable_and_inside_the_range() -> None:
@@ -307,14 +271,6 @@ def test_a_round_beyond_the_horizon_is_refused() -> None:
     ],
 )
 def test_known_optima_under_caps(nu: list[float], caps: list[float], weighting: Weighting, expected: float) -> None:
-    found = optimal_reward_capped(
-        round_number=1,
-        cost_model=MODEL,
-        weighting=weighting,
-        privacy_values=nu,
-        privacy_weight=WEIGHT,
-        sizes=[110] * len(nu),
-        noise_scales=scales_of([110] * len(nu)),
-        caps=caps,
-    )
+    market = market_of(nu, [110] * len(nu), weighting)
+    found = optimal_reward_capped(market=market, round_number=1, caps=caps)
     assert found == pytest.approx(expected, rel=1e-6)
