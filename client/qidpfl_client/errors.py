@@ -1,27 +1,27 @@
-"""Everything that can go wrong on the client's side. Every message is one readable line.
+"""The errors of the client. Every message is one readable line.
 
 ClientError
   Unreachable             the coordinator does not answer, after all retries
-  ApiError                it answered with a problem; `code`, `status` and `detail` say which
+  ApiError                the coordinator answered with an error; see `code`, `status` and `detail`
     Unauthenticated       401: the token or code is missing, wrong or revoked
     Forbidden             403
     NotFound              404
-    Conflict              409: something else is already there, or it is not the client's turn
+    Conflict              409: it contradicts what the coordinator has, or it is too early
     RoundClosed           410
-    Refused               422 and every other 4xx: the request itself is wrong; 3xx: no redirect is followed
+    Refused               422 and other 4xx: the request is wrong; 3xx: redirects are not followed
     Unavailable           408, 429, 5xx: the same request may succeed later; `retry_after_s` says when
-  UntrustedCoordinator    it asks for what the task does not allow; nothing was released
+  UntrustedCoordinator    the coordinator contradicts the task or itself; nothing was released
   InsecureTransport       plain http to another machine, without the owner's consent
-  Misconfigured           the address, task, code or token that the owner has given cannot be one
+  Misconfigured           the given address, task, code or token is impossible; nothing was sent
   JournalError            the journal is damaged, in use, or belongs to another data set
-  OwnerLimit              what the task asks for is beyond what the owner allows
+  OwnerLimit              the task asks for more than the owner allows
 """
 
 from qidpfl_shared.protocol.errors import ErrorCode
 
 
 class ClientError(Exception):
-    """The base of all errors of this side."""
+    """The base of all errors of the client."""
 
 
 class Unreachable(ClientError):
@@ -29,7 +29,10 @@ class Unreachable(ClientError):
 
 
 class ApiError(ClientError):
-    """The coordinator answered with a problem."""
+    """The coordinator answered with an error.
+
+    `code` is None if the answer is not an error of this protocol, such as the page of a proxy.
+    """
 
     def __init__(
         self, *, code: ErrorCode | None, status: int, detail: str = "", retry_after_s: float | None = None
@@ -51,11 +54,11 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """There is no such thing."""
+    """The coordinator does not have this resource."""
 
 
 class Conflict(ApiError):
-    """Something else is already there, or it is not the client's turn."""
+    """The request contradicts what the coordinator has, or comes too early."""
 
 
 class RoundClosed(ApiError):
@@ -63,11 +66,11 @@ class RoundClosed(ApiError):
 
 
 class Refused(ApiError):
-    """The request itself is wrong: repeating it is of no use."""
+    """The request is wrong: a retry does not help."""
 
 
 class Unavailable(ApiError):
-    """The coordinator cannot serve now: the same request may succeed later."""
+    """The coordinator cannot answer now: the same request may succeed later."""
 
 
 class UntrustedCoordinator(ClientError):
@@ -75,11 +78,11 @@ class UntrustedCoordinator(ClientError):
 
 
 class InsecureTransport(ClientError):
-    """Tokens and updates would travel in the clear to another machine."""
+    """Tokens and updates would go to another machine without encryption."""
 
 
 class Misconfigured(ClientError):
-    """The address, task, code or token that the owner has given cannot be one. Nothing was sent."""
+    """The given address, task, code or token is impossible. Nothing was sent."""
 
 
 class JournalError(ClientError):
@@ -87,4 +90,4 @@ class JournalError(ClientError):
 
 
 class OwnerLimit(ClientError):
-    """What the task asks for is beyond what the owner allows."""
+    """The task asks for more than the owner allows."""

@@ -1,7 +1,7 @@
-"""Where noise comes from: the operating system's entropy, or a seed in tests. Numpy and scipy only.
+"""Sources of Gaussian noise: the entropy of the operating system, or a seed in tests. Needs numpy and scipy only.
 
-Every normal value is the quantile of a uniform of 53 bits and a sign bit of its own. Values in floating point are not
-exactly Gaussian (Mironov 2012), so that no release made with them is exactly as private as its proof says.
+A normal value is the quantile of a 53-bit uniform number, with a separate sign bit. Floating-point values are not
+exactly Gaussian (Mironov 2012), so a release is not exactly as private as its proof says.
 """
 
 import hashlib
@@ -15,31 +15,45 @@ from scipy.special import ndtri
 
 Normals = npt.NDArray[np.float64]
 
-# Values per piece: what a draw needs besides its result stays below 2 MB, whatever the count.
+# Values per piece: besides its result, a draw of any size needs less than 2 MB.
 PIECE = 1 << 15
 _BYTES_PER_WORD = 8
 
 
 class NoiseSource(Protocol):
-    """Where the noise of a release comes from."""
+    """A source of noise for releases."""
 
     def standard_normal(self, count: int, *, release: str) -> Normals:
-        """So many independent standard normal values; `release` names what they are for."""
+        """`count` independent standard normal values, for the release of this name."""
 
 
 class SystemNoise:
-    """Noise from the operating system's entropy: fresh in every call, known to nobody."""
+    """Noise from the entropy of the operating system: fresh in every call, and impossible to predict.
+
+    >>> noise = SystemNoise().standard_normal(3, release="round/1")
+    >>> noise.shape, noise.dtype
+    ((3,), dtype('float64'))
+    """
 
     def standard_normal(self, count: int, *, release: str) -> Normals:
-        """So many fresh values; the name of the release plays no part."""
+        """Fresh standard normal values.
+
+        Args:
+            count: how many.
+            release: the name of the release; the values do not depend on it.
+        """
         return _in_pieces(count, lambda _, length: os.urandom(length))
 
 
 class UnsafeSeededNoise:
-    """UNSAFE, for tests only: noise that everybody who knows the seed can compute and subtract.
+    """UNSAFE, for tests only: anyone who knows the seed can compute the noise and subtract it.
 
-    A function of (seed, release): a second call for the same release gives the same values, fewer if fewer are asked
-    for, on every machine and with every version of the libraries.
+    The values are a function of (seed, release), on every machine and with every version of the libraries. A smaller
+    `count` gives the first values of a larger one.
+
+    >>> noise = UnsafeSeededNoise(seed=7)
+    >>> np.array_equal(noise.standard_normal(2, release="a"), noise.standard_normal(5, release="a")[:2])
+    True
     """
 
     def __init__(self, seed: int) -> None:
@@ -49,7 +63,7 @@ class UnsafeSeededNoise:
         return f"UnsafeSeededNoise(seed={self._seed})  # unsafe: protects nothing"
 
     def standard_normal(self, count: int, *, release: str) -> Normals:
-        """The first so many values of this release."""
+        """The first `count` values of this release."""
 
         def expanded(piece: int, length: int) -> bytes:
             return hashlib.shake_256(f"{self._seed}/{piece}/{release}".encode()).digest(length)
@@ -66,10 +80,10 @@ def _in_pieces(count: int, bits: Callable[[int, int], bytes]) -> Normals:
 
 
 def _normals(bits: bytes) -> Normals:
-    """A standard normal value from every eight bytes: the upper 53 bits are its quantile, the lowest is its sign."""
+    """One standard normal value per eight bytes: the upper 53 bits give the quantile, the lowest bit the sign."""
     words = np.frombuffer(bits, dtype="<u8")
-    # In (0, 1/2], the lower half of the distribution: there a double is finest where the tail needs it, and no
-    # rounding reaches 0, or 1 (which a 53-bit uniform plus half a step does).
+    # Quantiles in (0, 1/2], the lower half of the distribution: a double is most precise there, in the tail, and
+    # rounding never gives 0 or 1. A 53-bit uniform plus half a step can round to 1.
     lower = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-54
     magnitudes: Normals = ndtri(lower)
     return np.where(words & np.uint64(1), magnitudes, -magnitudes)

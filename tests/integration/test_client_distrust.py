@@ -101,7 +101,7 @@ def test_a_round_of_the_past_is_refused_after_a_restart(journal: Path) -> None:
 def test_a_model_of_other_bytes_is_not_trained_on(model: bytes, journal: Path) -> None:
     with serving(HostileCoordinator(model_lie=model, number=2)) as hostile:
         message, ledger = refusal_of(hostile, journal)
-    assert "/models/1 cannot be right" in message
+    assert "/models/1 is not valid" in message
     assert hostile.received == [] and ledger.spent_rho == HISTOGRAM_RHO
     assert [entry.state for entry in ledger.entries] == [SpendState.SPENT, SpendState.FREED]
 

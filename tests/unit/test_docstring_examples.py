@@ -6,6 +6,13 @@ import importlib
 import pytest
 
 MODULES = [
+    "qidpfl_client.api",
+    "qidpfl_client.noise",
+    "qidpfl_client.sdk.admin",
+    "qidpfl_client.sdk.client",
+    "qidpfl_client.sdk.credentials",
+    "qidpfl_client.sdk.retries",
+    "qidpfl_client.sdk.transport",
     "qidpfl_shared.core.equilibrium",
     "qidpfl_shared.core.capped_reward",
     "qidpfl_shared.core.money",

@@ -1,1 +1,1 @@
-"""A typed client of the coordinator's API: numpy and httpx only."""
+"""A typed client of the coordinator's HTTP API. Needs numpy and httpx, not torch."""

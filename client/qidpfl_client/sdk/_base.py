@@ -1,8 +1,8 @@
-"""What the interfaces of client and admin have in common: how to ask for what both may see, and what to check."""
+"""The base of `TaskApi` and `AdminApi`: the calls that both make, and the checks of their answers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 import httpx
 
@@ -12,13 +12,13 @@ from qidpfl_shared.protocol.wire import BYTES_PER_PARAMETER, Vector32, WireError
 from ._sse import follow
 from .credentials import checked_token
 from .retries import Retries
-from .transport import LARGE, Answer, Call, Channel, untrusted
+from .transport import LARGE, ApiResponse, Call, CallOptions, Channel, untrusted
 
 JSON = {"Content-Type": "application/json"}
 
 
 class Interface:
-    """What both interfaces share: a channel, and a token that no message and no repr shows."""
+    """A channel, and a token that no message and no repr shows."""
 
     def __init__(self, http: httpx.Client, *, token: str | None, retries: Retries) -> None:
         self._channel = Channel(http, retries=retries)
@@ -29,10 +29,11 @@ class Interface:
         """The coordinator's address."""
         return self._channel.where
 
-    def _call(self, method: str, path: str, **options: Any) -> Call:
-        return Call(method, path, **({"token": self._token} | options))
+    def _call(self, method: str, path: str, **options: Unpack[CallOptions]) -> Call:
+        call = Call(method, path, **options)
+        return call if "token" in options else replace(call, token=self._token)
 
-    def _send(self, call: Call) -> Answer:
+    def _send(self, call: Call) -> ApiResponse:
         return self._channel.send(call)
 
     def _task(self, call: Call, *, task_id: str) -> TaskView:
@@ -54,10 +55,10 @@ class Interface:
         return follow(self._channel, call, after=after, ended=lambda: task().state.ended)
 
     def _model(self, call: Call, *, digest: str, dimension: int) -> Vector32:
-        """A vector of exactly this length and digest."""
+        """A vector that must have this length and digest."""
         body = self._send(replace(call, limit=dimension * BYTES_PER_PARAMETER)).body
         if digest_of(body) != digest:
-            raise untrusted(call, f"{len(body)} bytes with another digest than announced")
+            raise untrusted(call, f"{len(body)} bytes with a digest that is not the announced one")
         try:
             return decode(body, dimension=dimension)
         except WireError as error:

@@ -1,4 +1,4 @@
-"""The protocol for admin and viewer."""
+"""`AdminApi`: the calls of an admin or a viewer."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,24 @@ from .transport import LARGE, untrusted
 
 
 class AdminApi(Interface):
-    """All tasks of one coordinator, with the token of its admin; a viewer's token does for what only reads."""
+    """All tasks of one coordinator.
+
+    Args:
+        http: the connection, made by `connect`.
+        token: the token of the admin. A viewer's token suffices for the calls that only read.
+        retries: how often harmless calls are repeated.
+
+    Raises:
+        Misconfigured: the token has impossible characters.
+
+    All calls raise the errors of `qidpfl_client.errors`, as those of `TaskApi` do.
+
+    >>> def coordinator(request):  # stands for a real one
+    ...     return httpx.Response(200, json=[])
+    >>> http = httpx.Client(base_url="https://host", transport=httpx.MockTransport(coordinator))
+    >>> AdminApi(http, token="token-of-the-admin").tasks()
+    []
+    """
 
     def __init__(self, http: httpx.Client, *, token: str, retries: Retries | None = None) -> None:
         super().__init__(http, token=token, retries=retries or Retries())
@@ -36,7 +53,19 @@ class AdminApi(Interface):
     def create_task(
         self, name: str, *, preset: str, overrides: Mapping[str, Any] | None = None, single_use_codes: int = 0
     ) -> CreatedTask:
-        """Make a task from a preset. Never repeated by itself: the codes of a lost answer are lost."""
+        """Create a task from a preset.
+
+        The SDK never retries this call: if the answer is lost, so are its enrolment codes.
+
+        Args:
+            name: the name of the task, unique on this coordinator.
+            preset: the name of the preset.
+            overrides: fields of the spec that differ from the preset.
+            single_use_codes: how many enrolment codes for one client each to make.
+
+        Raises:
+            Misconfigured: the overrides are not JSON.
+        """
         body = {
             "name": name,
             "preset": preset,
@@ -44,8 +73,10 @@ class AdminApi(Interface):
             "single_use_codes": single_use_codes,
         }
         content = _json_bytes(body)
-        options: dict[str, Any] = {"limit": LARGE, "expected": (201,), "repeatable": False}
-        return self._send(self._call("POST", "/v1/tasks", content=content, headers=JSON, **options)).read(CreatedTask)
+        call = self._call(
+            "POST", "/v1/tasks", content=content, headers=JSON, limit=LARGE, expected=(201,), repeatable=False
+        )
+        return self._send(call).read(CreatedTask)
 
     def tasks(self) -> list[TaskSummary]:
         """All tasks, oldest first."""
@@ -56,11 +87,11 @@ class AdminApi(Interface):
         return self._task(self._call("GET", _path(task_id)), task_id=task_id)
 
     def start(self, task_id: str) -> TaskSummary:
-        """Select now, without waiting for more clients."""
+        """Select clients now, without waiting for more of them."""
         return self._send(self._call("POST", f"{_path(task_id)}/start")).read(TaskSummary)
 
     def stop(self, task_id: str) -> TaskSummary:
-        """End a task; its open round is settled if enough updates are there."""
+        """End a task. The coordinator settles the open round if it has enough updates."""
         return self._send(self._call("POST", f"{_path(task_id)}/stop")).read(TaskSummary)
 
     def clients(self, task_id: str) -> list[ClientSummary]:
@@ -68,12 +99,12 @@ class AdminApi(Interface):
         return self._send(self._call("GET", f"{_path(task_id)}/clients", limit=LARGE)).read(list[ClientSummary])
 
     def put_out(self, task_id: str, client_id: str) -> None:
-        """Revoke a client's token; it is out from the next round on."""
+        """Revoke the token of a client. The client is out from the next round on."""
         path = f"{_path(task_id)}/clients/{checked_id(client_id, of='client')}"
         self._send(self._call("DELETE", path, expected=(204,)))
 
     def round(self, task_id: str, round_number: int) -> RoundResult:
-        """A round; everybody's part once it is closed."""
+        """A round; with the parts of all clients once it is closed."""
         return self._round(self._call("GET", f"{_path(task_id)}/rounds/{round_number}"), round_number=round_number)
 
     def rounds(self, task_id: str) -> list[RoundResult]:
@@ -85,17 +116,17 @@ class AdminApi(Interface):
         return self._send(self._call("GET", f"{_path(task_id)}/models", limit=LARGE)).read(list[ModelInfo])
 
     def model(self, task_id: str, info: ModelInfo) -> Vector32:
-        """The parameters of a version."""
+        """The parameters of a version; raises `UntrustedCoordinator` if the digest differs."""
         call = self._call("GET", f"{_path(task_id)}/models/{info.version}")
         return self._model(call, digest=info.digest, dimension=info.dimension)
 
     def safetensors(self, task_id: str, version: int) -> bytes:
-        """A version with named tensors, as a safetensors file."""
+        """A version as the bytes of a safetensors file, with named tensors."""
         limit = self.task(task_id).spec.layout.byte_length + LARGE
         return self._send(self._call("GET", f"{_path(task_id)}/models/{version}.safetensors", limit=limit)).body
 
     def give_model(self, task_id: str, data: bytes) -> ModelInfo:
-        """Let the task start from this model, as long as no round has been announced."""
+        """Set the model that the task starts from. Possible until the first round is announced."""
         call = self._vector(f"{_path(task_id)}/models/0", data)
         info = self._send(call).read(ModelInfo)
         if (info.version, info.digest) != (0, digest_of(data)):
@@ -103,7 +134,7 @@ class AdminApi(Interface):
         return info
 
     def events(self, task_id: str, *, after: int = 0) -> Iterator[Event]:
-        """The task's events as they happen, until it has ended; goes on after a lost connection."""
+        """The events of a task as they happen, until it has ended. Reconnects after a lost connection."""
         return self._events(_path(task_id), after, task=lambda: self.task(task_id))
 
 

@@ -1,13 +1,14 @@
-"""The protocol as typed, synchronous calls: `TaskApi` for a client of one task, `AdminApi` for admin and viewer.
+"""`TaskApi`: the protocol of one task as typed, synchronous calls.
 
-Every call is bounded in time and size. It is repeated by itself where the protocol makes a repeat harmless, and raises
-nothing but the errors of `qidpfl_client.errors`. One instance serves one thread.
+Every call is bounded in time and size. The SDK retries a call only if the protocol makes the repeat harmless. Calls
+raise only the errors of `qidpfl_client.errors`. Use one instance per thread.
 """
 
 import secrets
 import threading
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Unpack
 
 import httpx
 
@@ -33,13 +34,35 @@ from qidpfl_shared.protocol.wire import Vector32, digest_of
 from ._base import JSON, Interface
 from .credentials import checked_id, checked_token, enrol_request, split_code
 from .retries import Retries
-from .transport import LARGE, Call, untrusted
+from .transport import LARGE, Call, CallOptions, untrusted
 
 LONGEST_WAIT_S = 60.0
 
 
 class TaskApi(Interface):
-    """One task of one coordinator, as one of its clients."""
+    """One task of one coordinator, seen by one of its clients.
+
+    Args:
+        http: the connection, made by `connect`; many instances may share it.
+        task_id: the part of the enrolment code before the dot.
+        token: the client's token; `enrol` sets it.
+        retries: how often harmless calls are repeated.
+
+    Raises:
+        Misconfigured: the id or the token has impossible characters.
+
+    All calls raise the errors of `qidpfl_client.errors`: `Unreachable`, a subclass of `ApiError`, or
+    `UntrustedCoordinator` for an answer that is malformed or contradicts the request.
+
+    >>> def coordinator(request):  # stands for a real one
+    ...     return httpx.Response(200, json={"selected": True, "profiles": 3, "label_distance": 0.2})
+    >>> http = httpx.Client(base_url="https://host", transport=httpx.MockTransport(coordinator))
+    >>> task = TaskApi(http, task_id="digits1", token="token-of-the-client")
+    >>> task
+    TaskApi(https://host/v1/tasks/digits1)
+    >>> task.selection().selected
+    True
+    """
 
     def __init__(
         self, http: httpx.Client, *, task_id: str, token: str | None = None, retries: Retries | None = None
@@ -55,7 +78,7 @@ class TaskApi(Interface):
 
     @property
     def token(self) -> str | None:
-        """The credential of the client; `enrol` sets it."""
+        """The client's token; `enrol` sets it."""
         return self._token
 
     @token.setter
@@ -63,7 +86,11 @@ class TaskApi(Interface):
         self._token = None if token is None else checked_token(token)
 
     def task(self, *, code: str | None = None) -> TaskView:
-        """The task with its spec. The first one that is seen is pinned: another spec later is not accepted."""
+        """The task with its spec. Before enrolment, pass the enrolment code.
+
+        Raises:
+            UntrustedCoordinator: the spec differs from the first one that this instance has seen.
+        """
         call = self._call("GET", self._path, token=self._token if code is None else ".".join(split_code(code)))
         view = self._task(call, task_id=self.task_id)
         self._pin(call, view.spec_digest)
@@ -71,10 +98,16 @@ class TaskApi(Interface):
         return view
 
     def enrol(self, *, code: str, key: str | None = None, ordinal: int | None = None) -> EnrolAnswer:
-        """Become a client of the task, and act as that client from now on.
+        """Become a client of the task. The instance uses the new token from now on.
 
-        A repeat with the same key, before the profile is stored, gives the same client with a fresh token. Without a
-        key one is drawn that nobody remembers: this call alone is repeated with it.
+        Args:
+            code: the enrolment code.
+            key: a secret of the client. A repeat with the same key, before the profile is stored, returns the same
+                client with a fresh token. Without a key the SDK draws one that only this call uses.
+            ordinal: the wanted place in a testbed.
+
+        Raises:
+            Misconfigured: the code belongs to another task, or code, key or ordinal is impossible.
         """
         key = secrets.token_urlsafe() if key is None else key
         request = enrol_request(task_id=self.task_id, code=code, key=key, ordinal=ordinal)
@@ -85,22 +118,25 @@ class TaskApi(Interface):
         return answer
 
     def store_profile(self, profile: Profile) -> None:
-        """Say what the client has to offer; frozen from now on."""
+        """Send the profile. It cannot change afterwards; a repeat must send the same one."""
         self._send(self._json("PUT", "/clients/me/profile", profile, expected=(204,)))
 
     def selection(self) -> SelectionVerdict:
-        """Whether this client was selected."""
+        """Whether this client was selected; `selected` is None before the selection."""
         return self._send(self._mine("GET", "/clients/me/selection")).read(SelectionVerdict)
 
     def announcement(self, *, after: tuple[int, int] = (0, 0), wait_s: float = 30.0) -> Announcement | None:
-        """What is newer than this round and attempt; None if nothing is within `wait_s` (at most 60 seconds)."""
+        """The announcement that is newer than `after`, a round and an attempt.
+
+        Waits up to `wait_s` seconds, at most 60. Returns None if there is nothing newer by then.
+        """
         wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)
         params = {"after": f"{after[0]}.{after[1]}", "wait": f"{wait_s:g}"}
         answer = self._send(self._mine("GET", "/rounds/current", params=params, wait_s=wait_s, expected=(200, 204)))
         return None if answer.status == 204 else answer.read(Announcement)
 
     def answer(self, round_number: int, request: BudgetRequest) -> BudgetReceipt:
-        """Declare a budget, decline, or join."""
+        """Declare a budget, decline the round, or join a round without budgets."""
         call = self._json("PUT", f"/rounds/{round_number}/budget", request)
         receipt = self._send(call).read(BudgetReceipt)
         rho = request.rho if isinstance(request, Declaration) else receipt.rho
@@ -109,15 +145,21 @@ class TaskApi(Interface):
         return receipt
 
     def model(self, version: int, *, digest: str, dimension: int | None = None) -> Vector32:
-        """The parameters of a version, if they are exactly those of the digest.
+        """The parameters of a version, as a float32 vector.
 
-        `dimension` is that of the task's spec, which is asked for once if it is not given.
+        Args:
+            version: the version that the announcement names.
+            digest: the digest that the announcement names.
+            dimension: the dimension of the task's spec; without it the SDK reads the spec once.
+
+        Raises:
+            UntrustedCoordinator: the bytes have another digest or length.
         """
         expected = dimension or self._dimension or self.task().spec.dimension
         return self._model(self._mine("GET", f"/models/{version}"), digest=digest, dimension=expected)
 
     def upload(self, round_number: int, data: bytes) -> UpdateReceipt:
-        """Send the update of a round. Whoever repeats it later must send these same bytes."""
+        """Send the update of a round. A later repeat must send the same bytes."""
         call = self._vector(f"{self._path}/rounds/{round_number}/update", data)
         receipt = self._send(call).read(UpdateReceipt)
         if (receipt.round_number, receipt.digest) != (round_number, digest_of(data)):
@@ -125,26 +167,27 @@ class TaskApi(Interface):
         return receipt
 
     def round(self, round_number: int) -> RoundResult:
-        """A round's totals, and the client's own part."""
+        """The totals of a round, and this client's part in `own`."""
         return self._round(self._mine("GET", f"/rounds/{round_number}"), round_number=round_number)
 
     def ledger(self) -> Ledger:
-        """What was declared, what is proven, what was paid."""
+        """This client's releases as the coordinator knows them: declared, proven and paid."""
         return self._send(self._mine("GET", "/clients/me/ledger", limit=LARGE)).read(Ledger)
 
     def leave(self) -> None:
-        """Out from the next round on."""
+        """Leave the task. The client is out from the next round on."""
         self._send(self._mine("DELETE", "/clients/me", expected=(204,)))
 
     def events(self, *, after: int = 0) -> Iterator[Event]:
-        """The task's events until it has ended: for a token of admin or viewer, since clients do not see the feed."""
+        """The events of the task until it has ended. Needs the token of an admin or a viewer."""
         return self._events(self._path, after, task=self.task)
 
-    def _mine(self, method: str, path: str, **options: Any) -> Call:
+    def _mine(self, method: str, path: str, **options: Unpack[CallOptions]) -> Call:
         return self._call(method, f"{self._path}{path}", **options)
 
-    def _json(self, method: str, path: str, message: Message, **options: Any) -> Call:
-        return self._mine(method, path, content=message.model_dump_json().encode(), headers=JSON, **options)
+    def _json(self, method: str, path: str, message: Message, **options: Unpack[CallOptions]) -> Call:
+        call = self._mine(method, path, **options)
+        return replace(call, content=message.model_dump_json().encode(), headers=JSON)
 
     def _pin(self, call: Call, spec_digest: str) -> None:
         if self._spec_digest not in (None, spec_digest):

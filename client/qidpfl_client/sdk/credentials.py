@@ -1,4 +1,4 @@
-"""What the owner gives to reach a task: its code, id, key and token, checked before anything is sent."""
+"""Enrolment codes, ids, keys and tokens, checked before the client sends anything."""
 
 import re
 
@@ -10,7 +10,14 @@ from ..errors import Misconfigured
 
 
 def split_code(code: str) -> tuple[str, str]:
-    """The task's id and the secret of an enrolment code."""
+    """The task id and the secret of an enrolment code.
+
+    Raises:
+        Misconfigured: the text is not an enrolment code.
+
+    >>> split_code("digits1.s3cret")
+    ('digits1', 's3cret')
+    """
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_-]{1,300}", code):
         raise Misconfigured("an enrolment code looks like task.secret, in letters, digits, - and _")
     task_id, _, secret = code.partition(".")
@@ -18,21 +25,21 @@ def split_code(code: str) -> tuple[str, str]:
 
 
 def checked_id(identifier: str, *, of: str) -> str:
-    """The id of a task or a client, which becomes a part of paths."""
+    """The id of a task or a client, safe as a part of a path."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", identifier):
         raise Misconfigured(f"the id of a {of} is made of letters, digits, - and _")
     return identifier
 
 
 def checked_token(token: str) -> str:
-    """The token, which becomes a header: the HTTP library refuses an impossible one in a message that shows it."""
+    """The token, safe as a header. The check is here because the error of the HTTP library would show the token."""
     if not re.fullmatch(r"[A-Za-z0-9._~+/=-]{1,400}", token):
         raise Misconfigured("a token is made of letters, digits and ._~+/=- without spaces or line ends")
     return token
 
 
 def enrol_request(*, task_id: str, code: str, key: str, ordinal: int | None) -> EnrolRequest:
-    """The request to join this task."""
+    """The request to enrol in this task."""
     if split_code(code)[0] != task_id:
         raise Misconfigured(f"this enrolment code is not for task {task_id}")
     try:

@@ -1,4 +1,4 @@
-"""How often and how patiently a harmless request is repeated."""
+"""When and how often a request is retried."""
 
 import random
 import ssl
@@ -13,7 +13,7 @@ import stamina
 
 from ..errors import Unavailable
 
-# What the protocol calls "the same again, later", and what proxies in front of a coordinator say.
+# The statuses for which the protocol, or a proxy in front of a coordinator, asks for a later retry.
 REPEATED_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 507})
 
 Result = TypeVar("Result")
@@ -21,10 +21,19 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Retries:
-    """Waits double from `wait_initial_s` to `wait_max_s`, each with a random part, so that many clients spread out.
+    """How the SDK retries a request that may be repeated without harm.
 
-    A request is given up after `attempts`, or once `timeout_s` have passed. Where the coordinator names a time with
-    Retry-After, that counts instead, up to `retry_after_max_s`.
+    Args:
+        attempts: how many times the request is sent at most.
+        timeout_s: no retry starts after this time.
+        wait_initial_s: the first wait; each next one is twice as long.
+        wait_max_s: the longest wait.
+        jitter_s: a random time up to this is added to each wait, so that many clients do not return together.
+        retry_after_max_s: the longest Retry-After of a coordinator that is obeyed; it replaces the wait.
+
+    >>> busy = Unavailable(code=None, status=503, retry_after_s=20.0)
+    >>> Retries(jitter_s=0.0).wait_after(busy)
+    20.0
     """
 
     attempts: int = 6
@@ -35,7 +44,7 @@ class Retries:
     retry_after_max_s: float = 60.0
 
     def run(self, send: Callable[[], Result]) -> Result:
-        """What `send` returns, in the first attempt that is not worth a repeat; the last error is let through."""
+        """The result of `send`, after as many attempts as allowed. Raises the last error."""
         caller = stamina.RetryingCaller(
             attempts=self.attempts,
             timeout=self.timeout_s,
@@ -46,21 +55,21 @@ class Retries:
         return caller(self.wait_after, send)
 
     def wait_after(self, error: Exception) -> bool | float:
-        """Whether to repeat after this error; where the coordinator has named a time, how many seconds later."""
+        """Whether to retry after this error, or the seconds to wait first if the coordinator has named them."""
         if isinstance(error, Unavailable) and error.status in REPEATED_STATUSES:
             if error.retry_after_s is None:
                 return True
             return min(error.retry_after_s, self.retry_after_max_s) + random.uniform(0, self.jitter_s)
-        return isinstance(error, httpx.TransportError) and _may_pass(error)
+        return isinstance(error, httpx.TransportError) and _is_transient(error)
 
 
 NO_RETRIES = Retries(attempts=1)
 
 
 def retry_after_s(headers: httpx.Headers) -> float | None:
-    """The seconds in a Retry-After header, given as such or as a date; None where there is none to understand.
+    """The seconds of a Retry-After header, a number or a date; None if the header is missing or malformed.
 
-    A date is compared with the answer's own Date: nobody's clock but the coordinator's counts.
+    A date is compared with the Date header of the same answer, so that only the coordinator's clock counts.
     """
     value = headers.get("Retry-After", "").strip()
     if value.isascii() and value.isdigit():
@@ -77,8 +86,8 @@ def _moment(value: str) -> datetime | None:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def _may_pass(error: httpx.TransportError) -> bool:
-    """Whether a failure of the transport may be gone the next time: neither our own mistake nor a bad certificate."""
+def _is_transient(error: httpx.TransportError) -> bool:
+    """Whether a retry can help. It cannot after an error of this side or a bad certificate."""
     if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
         return False
     cause: BaseException | None = error

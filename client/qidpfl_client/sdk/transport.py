@@ -1,6 +1,6 @@
-"""Requests to a coordinator: bounded in time and size, repeated where that is harmless, every failure a named error.
+"""Requests to a coordinator: bounded in time and size, retried if harmless, with one error class per failure.
 
-Nothing that comes back is trusted: an answer is read up to its limit, never decompressed, and validated.
+The client does not trust an answer: it reads at most the limit, never decompresses, and validates the content.
 """
 
 import ipaddress
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, TypeVar
+from typing import TypedDict, TypeVar
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -35,9 +35,9 @@ from ..errors import (
 from .retries import NO_RETRIES, Retries, retry_after_s
 
 SMALL = 64 << 10
-# A ledger of fifty thousand rounds, a spec with a hundred thousand weights.
+# Enough for a ledger of fifty thousand rounds, or a spec with a hundred thousand weights.
 LARGE = 16 << 20
-# An answer that comes in drops is given up: its limit, at this pace, is all the time it gets besides the timeout.
+# The slowest accepted transfer: an answer must arrive within the timeout plus its limit at this rate.
 _SLOWEST_BYTES_PER_S = 16 << 10
 _TIMEOUT_S = 30.0
 _ERRORS: Mapping[int, type[ApiError]] = {
@@ -53,14 +53,27 @@ Value = TypeVar("Value")
 
 
 def connect(url: str, *, insecure: bool = False, timeout_s: float = _TIMEOUT_S, connections: int = 10) -> httpx.Client:
-    """An HTTP client for one coordinator; certificates are verified, redirects not followed, cookies not kept.
+    """An HTTP client for one coordinator. It verifies certificates, follows no redirects and keeps no cookies.
 
-    Plain http to another machine raises InsecureTransport, unless the owner allows it with `insecure`. Proxies and
-    certificates named in the environment count for https only: over plain http a proxy would read the token.
+    Proxies and certificates of the environment are used for https only: over plain http a proxy could read the token.
+
+    Args:
+        url: the address of the coordinator, without user name, query or fragment.
+        insecure: allow plain http to another machine.
+        timeout_s: the timeout of each read and write.
+        connections: the largest number of open connections; each long poll needs one.
+
+    Raises:
+        Misconfigured: the address is not a usable URL.
+        InsecureTransport: plain http to another machine, without `insecure`.
+
+    >>> with connect("https://coordinator.example:8443") as http:
+    ...     http.base_url
+    URL('https://coordinator.example:8443')
     """
     address = _address(url)
     if address.scheme == "http" and not insecure and not _is_loopback(address.host):
-        raise InsecureTransport(f"plain http to {address.host}: tokens and updates could be read on the way; use https")
+        raise InsecureTransport(f"plain http to {address.host}: others could read tokens and updates; use https")
     return httpx.Client(
         base_url=address,
         timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0)),
@@ -76,12 +89,12 @@ def _address(url: str) -> httpx.URL:
     try:
         address = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise Misconfigured("the address of the coordinator is no URL") from error
+        raise Misconfigured("the address of the coordinator is not a URL") from error
     if address.scheme not in ("http", "https") or not address.host:
         raise Misconfigured("the address of the coordinator must be like https://host:port")
     if address.userinfo or address.query or address.fragment:
-        # httpx would send a user name as credentials, in the place of the token.
-        raise Misconfigured("the address of the coordinator takes no user name, query or fragment")
+        # httpx would send a user name as the credentials, instead of the token.
+        raise Misconfigured("the address of the coordinator must have no user name, query or fragment")
     return address
 
 
@@ -96,7 +109,7 @@ def _is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Call:
-    """One request, and how much may come back. `hidden` are secrets in its body, kept out of every message."""
+    """One request, and the limits of its answer. `hidden` are secrets of the body that no message may show."""
 
     method: str
     path: str
@@ -111,22 +124,36 @@ class Call:
     hidden: tuple[str, ...] = field(default=(), repr=False)
 
 
+class CallOptions(TypedDict, total=False):
+    """The optional fields of a `Call`."""
+
+    token: str | None
+    content: bytes
+    headers: Mapping[str, str]
+    params: Mapping[str, str]
+    limit: int
+    expected: tuple[int, ...]
+    wait_s: float
+    repeatable: bool
+    hidden: tuple[str, ...]
+
+
 @dataclass(frozen=True)
-class Answer:
-    """What came back: a status that the call expects, and the whole body."""
+class ApiResponse:
+    """An answer with a status that the call expects, and its whole body."""
 
     call: Call
     status: int
     body: bytes
 
     def read(self, kind: type[Value]) -> Value:
-        """The body as a message of the protocol."""
+        """The body as a message of the protocol; raises `UntrustedCoordinator` if it is none."""
         try:
             return TypeAdapter(kind).validate_json(self.body)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             where = "/".join(map(str, first["loc"]))
-            # Not chained: pydantic's text shows the values, and one of them may be a token.
+            # Not chained: the error of pydantic shows values, and one of them may be a token.
             raise untrusted(self.call, f"/{where}: {first['msg']}") from None
         except (ValueError, ArithmeticError, RecursionError):
             raise untrusted(self.call, "impossible values") from None
@@ -140,13 +167,13 @@ class Channel:
         self.retries = retries
         self.where = str(http.base_url).rstrip("/")
 
-    def send(self, call: Call) -> Answer:
-        """The answer, after as many repeats as the call allows."""
+    def send(self, call: Call) -> ApiResponse:
+        """The answer, after the retries that the call allows."""
         with self._unreachable():
             return (self.retries if call.repeatable else NO_RETRIES).run(lambda: self._once(call))
 
     def open(self, call: Call) -> httpx.Response:
-        """The answer with its body still to come; the caller closes it."""
+        """The answer before its body is read. The caller closes it."""
         with self._unreachable():
             return self.retries.run(lambda: self._opened(call))
 
@@ -158,10 +185,10 @@ class Channel:
             reason = one_line(str(error))[:200] or type(error).__name__
             raise Unreachable(f"{self.where} does not answer: {reason}") from error
 
-    def _once(self, call: Call) -> Answer:
+    def _once(self, call: Call) -> ApiResponse:
         response = self._opened(call)
         try:
-            return Answer(call, response.status_code, self._body(response, call))
+            return ApiResponse(call, response.status_code, self._body(response, call))
         finally:
             response.close()
 
@@ -171,7 +198,7 @@ class Channel:
             if response.status_code not in call.expected:
                 raise self._problem(response, call)
             if _is_compressed(response):
-                raise untrusted(call, "compressed, which was not asked for")
+                raise untrusted(call, "it is compressed, although the client did not accept that")
         except BaseException:
             response.close()
             raise
@@ -187,17 +214,17 @@ class Channel:
         )
 
     def _timeout(self, wait_s: float) -> httpx.Timeout:
-        """The client's own, or ours where it has none; a call that waits gets that time on top."""
-        own = self._http.timeout
+        """The timeout of the HTTP client, or the default, plus the time that a long poll waits."""
+        given = self._http.timeout
         return httpx.Timeout(
-            connect=own.connect or _TIMEOUT_S,
-            read=(own.read or _TIMEOUT_S) + wait_s,
-            write=own.write or _TIMEOUT_S,
-            pool=own.pool or _TIMEOUT_S,
+            connect=given.connect or _TIMEOUT_S,
+            read=(given.read or _TIMEOUT_S) + wait_s,
+            write=given.write or _TIMEOUT_S,
+            pool=given.pool or _TIMEOUT_S,
         )
 
     def _body(self, response: httpx.Response, call: Call) -> bytes:
-        """All of the body, if it keeps to its limit in bytes and in time."""
+        """The whole body, within its limits of bytes and time."""
         deadline = time.monotonic() + _TIMEOUT_S + call.limit / _SLOWEST_BYTES_PER_S
         body = bytearray()
         for piece in response.iter_bytes():
@@ -205,11 +232,11 @@ class Channel:
             if len(body) > call.limit:
                 raise untrusted(call, f"longer than {call.limit} bytes")
             if time.monotonic() > deadline:
-                raise httpx.ReadTimeout("the answer comes too slowly", request=response.request)
+                raise httpx.ReadTimeout("the answer arrives too slowly", request=response.request)
         return bytes(body)
 
     def _problem(self, response: httpx.Response, call: Call) -> Exception:
-        """The error that an unexpected status stands for, whatever its body looks like."""
+        """The error for an unexpected status. The body may be anything."""
         status = response.status_code
         if status < 300:
             return untrusted(call, f"status {status}")
@@ -228,18 +255,18 @@ class Channel:
 
 
 def _is_compressed(response: httpx.Response) -> bool:
-    """Whether httpx would unpack the body, into any number of bytes."""
+    """Whether httpx would decompress the body, possibly to a huge size."""
     return bool(response.headers.get("Content-Encoding", "identity") != "identity")
 
 
 def untrusted(call: Call, reason: str) -> UntrustedCoordinator:
-    """The error for an answer that cannot be right."""
+    """The error for an answer that is malformed or contradicts the call."""
     shown = _without(one_line(reason)[:300], call)
-    return UntrustedCoordinator(f"the answer to {call.method} {call.path} cannot be right: {shown}")
+    return UntrustedCoordinator(f"the answer to {call.method} {call.path} is not valid: {shown}")
 
 
-def _problem_members(body: bytes) -> dict[str, Any]:
-    """The members of a problem; none where the body is something else, such as the page of a proxy."""
+def _problem_members(body: bytes) -> dict[str, object]:
+    """The members of a problem document; none if the body is something else, such as the page of a proxy."""
     try:
         found = from_json(body)
     except ValueError:
@@ -247,11 +274,12 @@ def _problem_members(body: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _detail(said: Mapping[str, Any], status: int) -> str:
-    """What is wrong in one line: the detail, then the first fields that are named."""
+def _detail(said: Mapping[str, object], status: int) -> str:
+    """The detail of a problem in one line, then the first three fields that it names."""
     if 300 <= status < 400:
-        return "redirects are not followed; is the address right?"
-    parts = [said["detail"]] if isinstance(said.get("detail"), str) else []
+        return "redirects are not followed; check the address"
+    detail = said.get("detail")
+    parts = [detail] if isinstance(detail, str) else []
     fields = said.get("errors")
     for item in fields[:3] if isinstance(fields, list) else []:
         if isinstance(item, dict) and isinstance(item.get("path"), str) and isinstance(item.get("message"), str):
@@ -260,7 +288,7 @@ def _detail(said: Mapping[str, Any], status: int) -> str:
 
 
 def _without(text: str, call: Call) -> str:
-    """The text without the secrets of the call: a hostile coordinator might send them back, for the logs."""
+    """The text without the secrets of the call: a hostile coordinator could send them back to reach the logs."""
     for secret in (call.token, *call.hidden):
         if secret:
             text = re.sub(re.escape(secret), "[hidden]", text)

@@ -426,7 +426,7 @@ def _admin(token: str) -> AdminApi:
     return AdminApi(Scripted(verdict()).http(), token=token)
 
 
-# --- answers that cannot be right ------------------------------------------------------------------------------------
+# --- answers that are not valid --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
