@@ -1,4 +1,4 @@
-"""The commands: run, calibrate, tune, report and list."""
+"""The commands run, calibrate, tune, report and list."""
 
 import sys
 from pathlib import Path
@@ -26,7 +26,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="The paper's experiments on live services: a coordinator, fleets of clients, real HTTP.",
+    help="Run the paper's experiments on live services: a coordinator and fleets of clients over HTTP.",
 )
 
 
@@ -35,19 +35,21 @@ app = typer.Typer(
 @asking
 def run_command(
     asked: options.Request,
-    methods: Annotated[str, typer.Option(help="all, or names between commas (see list)")] = "all",
+    methods: Annotated[str, typer.Option(help="all, or names separated by commas (see list)")] = "all",
     own: Annotated[
-        list[Path] | None, typer.Option(help="a Python file with rules of your own, as a further method; repeatable")
+        list[Path] | None, typer.Option(help="Python file with a custom method to compare as well; repeatable")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="how many repetitions: seeds 0, 1, …")] = 5,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=1000, help="number of repetitions, with the seeds 0, 1, 2 and so on")
+    ] = 5,
 ) -> None:
-    """Run methods on partitions of a data set, and write tables, figures, claims and a report.
+    """Run methods on partitions of a data set and write tables, figures, claims and a report.
 
-    Interrupted or killed, the same command goes on: finished cells are not run again. Ends with 1 if a cell failed.
+    After an interruption, run the same command again: it skips finished cells. The exit status is 1 if a cell failed.
     """
-    ours = custom_methods(own or ())
-    chosen = (*methods_named(names(methods)), *ours)
-    digests = {method.name: method.rules_digest for method in ours}
+    custom = custom_methods(own or ())
+    chosen = (*methods_named(names(methods)), *custom)
+    digests = {method.name: method.rules_digest for method in custom}
     with running(asked, rules=tuple(own or ()), own_rules=digests) as (folder, runner, grid):
         calibrations: dict[str, Calibration] = {}
         if any(method.noise for method in chosen):
@@ -59,16 +61,16 @@ def run_command(
         ran = len(comparison.run()) + sum(len(calibration.runs) for calibration in calibrations.values())
     _report(asked.out)
     if runner.failures:
-        raise options.CellsFailed(f"{len(runner.failures)} of {ran} cells failed; they are named in the report")
+        raise options.CellsFailed(f"{len(runner.failures)} of {ran} cells failed; the report lists them")
 
 
 @app.command("calibrate")
 @guarded
 @asking
 def calibrate_command(asked: options.Request) -> None:
-    """Sweep rewards, fit the accuracy that a budget buys, and derive the admissible rewards.
+    """Sweep rewards, fit accuracy against the total budget, and derive the admissible rewards.
 
-    Writes calibrated-PARTITION.json, which qidpfl-server tasks create takes as --overrides @FILE.
+    Writes calibrated-PARTITION.json for qidpfl-server tasks create --overrides @FILE.
     """
     with running(asked) as (folder, runner, grid):
         calibrations = run_calibrations(runner, grid)
@@ -79,16 +81,16 @@ def calibrate_command(asked: options.Request) -> None:
             print(f"{partition}: overrides in {folder.overrides_file(partition)}")
     _report(asked.out)
     if runner.failures:
-        raise options.CellsFailed(f"{len(runner.failures)} runs failed; they are named in the report")
+        raise options.CellsFailed(f"{len(runner.failures)} runs failed; the report lists them")
     if any(calibration.admissible is None for calibration in calibrations.values()):
-        raise options.CellsFailed("no admissible rewards for at least one partition")
+        raise options.CellsFailed("at least one partition has no admissible rewards; see the report")
 
 
 @app.command("tune")
 @guarded
 @asking
 def tune_command(asked: options.Request) -> None:
-    """Try the learning rates of the settings with QI-DPFL, on validation records: the test set is not looked at."""
+    """Try the learning rates of the settings with QI-DPFL on validation records. The test set is not used."""
     with running(asked) as (folder, runner, grid):
         rows = run_tuning(runner, grid)
         folder.write(tuning=rows)
@@ -98,7 +100,7 @@ def tune_command(asked: options.Request) -> None:
     Console().print(table)
     _report(asked.out)
     if any(row.failure for row in rows):
-        raise options.CellsFailed("at least one run failed; the report says which")
+        raise options.CellsFailed("at least one run failed; the report lists it")
 
 
 @app.command("report")
@@ -106,14 +108,14 @@ def tune_command(asked: options.Request) -> None:
 def report_command(
     out: Annotated[Path, typer.Argument(metavar="FOLDER", help="a results folder")],
 ) -> None:
-    """Write tables, figures, claims and report again from what a results folder holds, be it all or only a part."""
+    """Write tables, figures, claims and report again from a results folder, which may be incomplete."""
     _report(out)
 
 
 @app.command("list")
 @guarded
 def list_command(settings: options.SettingsFile = SETTINGS) -> None:
-    """List data sets with their scales, partitions, variants and methods."""
+    """List the data sets with their scales, the partitions, the variants and the methods."""
     known = read_settings(settings)
     table = Table("what", "name", "about", box=None)
     for dataset, values in known.datasets.items():
@@ -131,20 +133,20 @@ def list_command(settings: options.SettingsFile = SETTINGS) -> None:
 
 def main() -> None:
     """Run the command line."""
-    # A retry is no news.
+    # Retries are expected here and need no log line.
     stamina.instrumentation.set_on_retry_hooks([])
     try:
         with stopped_by_signals():
             app()
     except Stopped:
-        sys.exit("qidpfl-experiments: stopped; the same command goes on where it was")
+        sys.exit("qidpfl-experiments: stopped; run the same command again to continue")
 
 
 def _report(out: Path) -> None:
     config = read_config(out)
     tables = gathered(out)
     if tables == Tables():
-        raise NotOurFolder(f"{out}: nothing is finished yet")
+        raise NotOurFolder(f"{out} has no finished cells yet; run some first")
     setup = config.setup
     about = About(
         title=f"QI-DPFL on {setup.dataset}",
@@ -160,7 +162,7 @@ def _report(out: Path) -> None:
 
 
 def _all_of(versions: list[dict[str, str]]) -> dict[str, str]:
-    """Everything that runs of one folder were made with."""
+    """All versions with which the runs of a folder were made."""
     names = dict.fromkeys(name for one in versions for name in one)
     return {name: "; ".join(dict.fromkeys(one[name] for one in versions if name in one)) for name in names}
 

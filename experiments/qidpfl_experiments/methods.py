@@ -1,6 +1,6 @@
-"""The methods that are compared: the paper's, the controls that a fair comparison needs, and ours.
+"""The methods that are compared: the paper's, controls for a fair comparison, ours, and custom ones from users' files.
 
-All of them have the same clients, local computation and start; only selection, noise and reward differ.
+All methods have the same clients, local computation and initial model. Only selection, noise and reward differ.
 """
 
 import ast
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 class Role(StrEnum):
-    """Why a method is there."""
+    """Why a method is part of the comparison."""
 
     PAPER = "paper"
     CONTROL = "control"
@@ -22,7 +22,7 @@ class Role(StrEnum):
 
 
 class Kept(StrEnum):
-    """Which clients are kept."""
+    """Which clients the selection keeps."""
 
     ALL = "all"
     THRESHOLD = "threshold"
@@ -32,7 +32,7 @@ class Kept(StrEnum):
 
 
 class Reward(StrEnum):
-    """What is paid in a round."""
+    """Which reward a round pays."""
 
     NONE = "none"
     OPTIMAL = "optimal"
@@ -44,7 +44,7 @@ class Reward(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """One way to run a task. `title` is how figures and tables name it; a user's own rules have a digest."""
+    """One way to run a task. `title` is its name in figures and tables; `rules_digest` is that of a custom method."""
 
     name: str
     title: str
@@ -56,12 +56,12 @@ class Method:
 
     @property
     def noise(self) -> bool:
-        """Whether updates are noised: a reward buys budgets, and without one there is nothing to size noise by."""
+        """Whether updates are noised. The noise scale follows from the budgets, and only a reward buys budgets."""
         return self.reward is not Reward.NONE
 
     @property
     def follows_qi_dpfl(self) -> bool:
-        """Whether QI-DPFL has to be run first, with the same data and seed."""
+        """Whether QI-DPFL has to run first with the same data and seed."""
         return self.kept is Kept.BLIND or self.reward is Reward.AS_QI_DPFL
 
 
@@ -71,7 +71,7 @@ QI_DPFL = Method(
     kept=Kept.THRESHOLD,
     reward=Reward.OPTIMAL,
     role=Role.PAPER,
-    about="clients near the reference, the game, noise",
+    about="clients near the reference, reward and budgets from the game, noise",
 )
 
 METHODS = (
@@ -81,7 +81,7 @@ METHODS = (
         kept=Kept.ALL,
         reward=Reward.NONE,
         role=Role.PAPER,
-        about="everybody, no noise, no money",
+        about="all clients, no noise, no reward",
     ),
     Method(
         name="fedavg-select",
@@ -89,7 +89,7 @@ METHODS = (
         kept=Kept.THRESHOLD,
         reward=Reward.NONE,
         role=Role.PAPER,
-        about="clients near the reference, no noise, no money",
+        about="clients near the reference, no noise, no reward",
     ),
     Method(
         name="fedavg-dp",
@@ -97,7 +97,7 @@ METHODS = (
         kept=Kept.ALL,
         reward=Reward.AS_QI_DPFL,
         role=Role.PAPER,
-        about="everybody, noise, round by round the reward that QI-DPFL pays",
+        about="all clients, noise, the reward that QI-DPFL pays in each round",
     ),
     QI_DPFL,
     Method(
@@ -106,7 +106,7 @@ METHODS = (
         kept=Kept.ALL,
         reward=Reward.MAX,
         role=Role.PAPER,
-        about="everybody, noise, the largest admissible reward in every round",
+        about="all clients, noise, the largest admissible reward in every round",
     ),
     Method(
         name="max-select",
@@ -122,7 +122,7 @@ METHODS = (
         kept=Kept.ALL,
         reward=Reward.RANDOM,
         role=Role.PAPER,
-        about="everybody, noise, a random admissible reward in every round",
+        about="all clients, noise, a random admissible reward in every round",
     ),
     Method(
         name="random-select",
@@ -138,7 +138,7 @@ METHODS = (
         kept=Kept.BLIND,
         reward=Reward.NONE,
         role=Role.CONTROL,
-        about="as many clients as QI-DPFL keeps, chosen blindly; no noise, no money",
+        about="as many clients as QI-DPFL keeps, chosen at random; no noise, no reward",
     ),
     Method(
         name="blind-dp",
@@ -146,7 +146,7 @@ METHODS = (
         kept=Kept.BLIND,
         reward=Reward.AS_QI_DPFL,
         role=Role.CONTROL,
-        about="as many clients as QI-DPFL keeps, chosen blindly; noise, and the reward that QI-DPFL pays",
+        about="as many clients as QI-DPFL keeps, chosen at random; noise, the reward that QI-DPFL pays",
     ),
     Method(
         name="fedavg-dp-optimal",
@@ -154,7 +154,7 @@ METHODS = (
         kept=Kept.ALL,
         reward=Reward.OPTIMAL,
         role=Role.CONTROL,
-        about="everybody, noise, the reward that is optimal for everybody",
+        about="all clients, noise, the reward that is optimal for all clients",
     ),
     Method(
         name="qi-dpfl-union",
@@ -162,23 +162,23 @@ METHODS = (
         kept=Kept.UNION,
         reward=Reward.OPTIMAL,
         role=Role.OURS,
-        about="the clients whose pooled labels are nearest to the reference, the game, noise",
+        about="clients whose pooled labels are nearest to the reference, reward and budgets from the game, noise",
     ),
 )
 BY_NAME = {method.name: method for method in METHODS}
-# Cells of a sweep bear these names instead of a method's.
+# Cells of a sweep have these names instead of the name of a method.
 SWEEPS = ("calibration", "tuning")
 
 
 class UnknownMethod(ValueError):
-    """There is no method of this name."""
+    """No method has this name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no method {name!r}; there are all, {', '.join(BY_NAME)}")
 
 
 def methods_named(names: Iterable[str]) -> tuple[Method, ...]:
-    """The methods of these names, in our order; `all` stands for all of them."""
+    """The methods with these names, in the order of METHODS; `all` stands for all methods."""
     wanted = set(names)
     unknown = sorted(wanted - BY_NAME.keys() - {"all"})
     if unknown:
@@ -186,46 +186,46 @@ def methods_named(names: Iterable[str]) -> tuple[Method, ...]:
     return tuple(method for method in METHODS if "all" in wanted or method.name in wanted)
 
 
-# Methods that differ in capitals only could not be told apart in a report.
+# A report could not distinguish methods whose names differ only in upper and lower case.
 _TAKEN = {name.lower() for method in METHODS for name in (method.name, method.title)} | {*SWEEPS, "all"}
 
 
 class CustomMethodError(ValueError):
-    """A file cannot be a method; the message is one line."""
+    """A file cannot be used as a method. The message is one line."""
 
 
 def custom_methods(paths: Iterable[Path]) -> tuple[Method, ...]:
-    """The methods of several files."""
+    """The methods in these files."""
     methods: dict[str, Method] = {}
     for path in paths:
         method = custom_method(path)
         if method.name.lower() in methods:
-            raise CustomMethodError(f"there are two files of the name {path.stem}: give {path} another one")
+            raise CustomMethodError(f"two files have the name {path.stem}: rename {path}")
         methods[method.name.lower()] = method
     return tuple(methods.values())
 
 
 def custom_method(path: Path) -> Method:
-    """The method of a file that defines `reward(question)`, `select(question)` or both; see docs/own-rules.md.
+    """The method in a file that defines `reward(question)`, `select(question)` or both; see docs/own-rules.md.
 
-    Its name is that of the file. What it does not define is as in QI-DPFL. The file is read here, not run: it runs in
-    the coordinator.
+    The method has the name of the file. A function that the file does not define is that of QI-DPFL. This process reads
+    the file but does not run it: it runs in the coordinator.
     """
     text = path.read_bytes()
     try:
         module = ast.parse(text, filename=str(path))
     except (SyntaxError, ValueError) as error:
-        raise CustomMethodError(f"{path} is not Python: {error}") from error
+        raise CustomMethodError(f"{path} is not valid Python: {error}") from error
     defined = {part.name for part in module.body if isinstance(part, ast.FunctionDef)}
     if not defined & {"reward", "select"}:
         raise CustomMethodError(f"{path} defines neither reward(question) nor select(question)")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", path.stem):
-        raise CustomMethodError(f"{path.stem!r} cannot be the name of a method: letters, digits, _ and - only")
+        raise CustomMethodError(f"{path.stem!r} cannot be the name of a method: use letters, digits, _ and - only")
     if path.suffix != ".py":
-        raise CustomMethodError(f"{path}: the name of a file with Python code ends in .py")
+        raise CustomMethodError(f"{path}: the name of a Python file must end in .py")
     if path.stem.lower() in _TAKEN:
-        raise CustomMethodError(f"{path.stem} already means something else: give {path} another name")
-    about = (ast.get_docstring(module) or "rules of your own").strip().splitlines()[0]
+        raise CustomMethodError(f"the name {path.stem} is already used: rename {path}")
+    about = (ast.get_docstring(module) or "a custom method").strip().splitlines()[0]
     return Method(
         name=path.stem,
         title=path.stem,

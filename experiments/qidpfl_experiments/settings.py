@@ -1,4 +1,4 @@
-"""The settings of the experiments, read from one file: `settings.toml` here, or one of yours."""
+"""The settings of the experiments, read from one file: the `settings.toml` of this package, or a user's file."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class SettingsError(ValueError):
-    """The settings cannot be used, or do not have what was asked for; the message is one line."""
+    """The settings are invalid or have no entry of a name. The message is one line."""
 
 
 class _Settings(BaseModel):
@@ -31,7 +31,7 @@ class PartitionSettings(_Settings):
     concentration: float | None = None
 
     def partition(self, *, clients: int, seed: int) -> dict[str, Any]:
-        """The partition of a task's spec. In a quality mix every third client holds two labels only."""
+        """The partition for the specification of a task. In a quality mix every third client holds only two labels."""
         mixed = self.kind is PartitionKind.QUALITY_MIX
         partition = Partition(
             kind=self.kind,
@@ -44,14 +44,14 @@ class PartitionSettings(_Settings):
 
 
 class Variant(_Settings):
-    """Another way of training, for all methods alike."""
+    """Another way of training, the same for all methods."""
 
     about: str
     task: dict[str, Any] = {}
 
 
 class Scale(_Settings):
-    """How much of an experiment is run; what it does not say is as in the data set's settings."""
+    """The size of an experiment. Values that are missing here come from the settings of the data set."""
 
     about: str
     preset: str | None = None
@@ -63,7 +63,7 @@ class Scale(_Settings):
 
 
 class DatasetSettings(_Settings):
-    """One data set: its task, its scales, its calibration."""
+    """One data set: its task, its scales and its calibration."""
 
     preset: str
     default_scale: str
@@ -78,13 +78,13 @@ class DatasetSettings(_Settings):
 
 
 class ClientSettings(_Settings):
-    """What clients have in common."""
+    """Settings of all clients."""
 
     privacy_value: str
 
 
 class ExperimentSettings(_Settings):
-    """Everything that is the same in all runs."""
+    """The contents of a settings file."""
 
     common: dict[str, Any]
     clients: ClientSettings
@@ -94,7 +94,7 @@ class ExperimentSettings(_Settings):
 
 
 class Setup(_Settings):
-    """One data set at one scale in one variant: what every cell of a run has in common."""
+    """One data set at one scale in one variant: the settings that all cells of a run share."""
 
     dataset: str
     scale: str
@@ -113,12 +113,12 @@ class Setup(_Settings):
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing was shrunk."""
+        """Whether this is the full scale of the data set."""
         return self.scale == "full"
 
 
 def read_settings(path: Path = SETTINGS) -> ExperimentSettings:
-    """The settings in a file."""
+    """Read and check a settings file."""
     try:
         return ExperimentSettings.model_validate(tomllib.loads(path.read_text()))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -130,7 +130,7 @@ def read_settings(path: Path = SETTINGS) -> ExperimentSettings:
 def setup(
     settings: ExperimentSettings, *, dataset: str, scale: str | None, variant: str, partitions: Sequence[str]
 ) -> Setup:
-    """What the cells of a run have in common."""
+    """Combine the settings of a data set, a scale, a variant and partitions."""
     known = _found(settings.datasets, dataset, "data set")
     scale = scale or known.default_scale
     size = _found(known.scales, scale, f"scale of {dataset}")

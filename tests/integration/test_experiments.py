@@ -58,10 +58,10 @@ def test_every_method_is_run_to_the_end(smoke: tuple[Path, Tables, str]) -> None
 def test_a_failing_cell_is_reported_and_the_rest_is_there(smoke: tuple[Path, Tables, str]) -> None:
     out, tables, said = smoke
     assert "broken.seed-0: FAILED" in said
-    assert said.splitlines()[-1] == "qidpfl-experiments: 1 of 18 cells failed; they are named in the report"
+    assert said.splitlines()[-1] == "qidpfl-experiments: 1 of 18 cells failed; the report lists them"
     assert [row.method for row in tables.cells if row.state == "failed"] == ["broken"]
     assert "select() raised ValueError" in (out / "report.html").read_text()
-    assert f"logs of what failed are kept in {out / 'work'}" in said
+    assert f"the logs of failed cells are in {out / 'work'}" in said
     assert any("broken" in log.name for log in (out / "work").glob("*.log"))
 
 
@@ -183,7 +183,7 @@ def test_an_interrupted_run_leaves_no_process_and_goes_on(tmp_path: Path) -> Non
     divided = ("--partition", "iid,dirichlet", "--seeds", "1")
     arguments = ("run", *SCALE, *divided, "--methods", "fedavg,fedavg-select", "--jobs", "1", "--out", str(out))
     stopped = cut_off(arguments, "[1/4] digits.iid.fedavg.seed-0: accuracy", signal.SIGINT)
-    assert stopped == (1, "qidpfl-experiments: stopped; the same command goes on where it was\n")
+    assert stopped == (1, "qidpfl-experiments: stopped; run the same command again to continue\n")
     wait_until_alone(out)
     killed, _ = cut_off(arguments, "[2/4] digits.iid.fedavg-select.seed-0: accuracy", signal.SIGKILL)
     assert killed == -signal.SIGKILL
@@ -228,7 +228,7 @@ def test_the_learning_rate_is_chosen_on_validation_records(tmp_path: Path) -> No
         (("--methods", ","), "a list of names is empty"),
         (
             ("--own", str(OWN), "--own", str(OWN)),
-            "there are two files of the name own_rules",
+            "two files have the name own_rules",
         ),
     ],
 )
@@ -258,7 +258,7 @@ def test_heuristic_noise_is_announced(tmp_path: Path) -> None:
     (tmp_path / "full").touch()
     said = done("run", *SCALE, "--variant", "paper-literal", "--out", str(tmp_path), status=1)
     assert "HEURISTIC noise, no privacy guarantee: paper_literal proves less than declared" in said
-    assert "is not empty, and what it holds are no results" in said.splitlines()[-1]
+    assert "is not empty and holds no results" in said.splitlines()[-1]
 
 
 def test_books_that_are_not_in_order_end_the_run_and_are_kept(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""A results folder: its tables and its other files."""
+"""A results folder: cells, tables, calibration and configuration. Run, analysis and report use it."""

@@ -1,6 +1,6 @@
-"""Cells: one task each. What is to be run, what came of it, and the file that keeps it.
+"""Cells: one task each. The settings of a cell, its result, and the file that stores the result.
 
-The file of a finished cell is written at once and whole: whatever interrupts a run, a cell is there or it is not.
+The file of a finished cell is written atomically: after an interruption it is complete or missing.
 """
 
 import hashlib
@@ -20,9 +20,10 @@ from .tables import CellRow, ClientRow, DamagedResults, Key, RoundRow, write_dur
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A task to run. `variation` tells apart the runs of a sweep, which are no cells of the comparison.
+    """A task to run.
 
-    `rules_digest` is that of the user's own rules, so that other rules of the same name are another cell.
+    `variation` distinguishes the runs of a sweep, which are not part of the comparison. `rules_digest` is the digest of
+    a custom method's file: after a change of the file it is another cell.
     """
 
     key: Key
@@ -37,25 +38,25 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """A name that no other cell of a results folder has, and that files and tasks can bear."""
+        """The name of its file and of its task, unique in a results folder."""
         parts = (self.key.dataset, self.key.partition, self.key.method, self.variation, f"seed-{self.key.seed}")
         return ".".join(part for part in parts if part)
 
     @property
     def spec(self) -> TaskSpec:
-        """The spec of its task."""
+        """The specification of its task."""
         return preset(self.preset, self.overrides)
 
     @property
     def fingerprint(self) -> str:
-        """What tells this cell from one with other settings."""
+        """A digest of all settings: cells with other settings have another one."""
         text = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """What came of a cell."""
+    """The result of a cell: the rows for the tables."""
 
     fingerprint: str
     cell: CellRow
@@ -68,23 +69,23 @@ class CellResult:
 
 
 def failure_of(result: CellResult) -> str:
-    """Why there is no accuracy, in one line; empty: there is one."""
+    """The reason why there is no accuracy, in one line; empty if there is one."""
     if not result.finished:
         return result.cell.reason or result.cell.state
-    return "it was not evaluated" if result.cell.accuracy is None else ""
+    return "not evaluated" if result.cell.accuracy is None else ""
 
 
 _RESULTS = TypeAdapter(CellResult)
 
 
 class CellFiles:
-    """The results of a folder, one file per cell."""
+    """The cell results of a results folder, one file per cell."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "cells"
 
     def read(self, cell: Cell) -> CellResult | None:
-        """What is there of a cell. The result of other settings, or of a failure, counts for nothing."""
+        """The stored result of a cell; None if there is none, or if it failed or has other settings."""
         path = self._path(cell)
         if not path.exists():
             return None
@@ -92,17 +93,17 @@ class CellFiles:
         return result if result.finished and result.fingerprint == cell.fingerprint else None
 
     def all(self) -> list[CellResult]:
-        """Everything that is there, failures included."""
+        """All stored results, failures included."""
         return [_read(path) for path in sorted(self._folder.glob("*.json"))]
 
     def forget(self, method: str) -> None:
-        """Remove everything of a method."""
+        """Remove all results of a method."""
         for path in self._folder.glob("*.json"):
             if _read(path).cell.method == method:
                 path.unlink()
 
     def write(self, cell: Cell, result: CellResult) -> None:
-        """Keep a result, durably."""
+        """Store a result durably."""
         path = self._path(cell)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, json.dumps(asdict(result), indent=1))
@@ -115,4 +116,4 @@ def _read(path: Path) -> CellResult:
     try:
         return _RESULTS.validate_json(path.read_bytes())
     except ValidationError as error:
-        raise DamagedResults(path, error, remedy="remove it, and the cell is run again") from error
+        raise DamagedResults(path, error, remedy="remove it and run the same command again") from error

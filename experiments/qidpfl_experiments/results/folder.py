@@ -1,4 +1,4 @@
-"""A results folder: bound to one setup, with the configuration, the versions, the cells and the tables."""
+"""A results folder: it belongs to one setup and holds the configuration, the versions, the cells and the tables."""
 
 import fcntl
 import os
@@ -28,11 +28,11 @@ WORK = "work"
 
 
 class NotOurFolder(Exception):
-    """The folder cannot be used: it holds something else, results of other settings, or nothing; or is in use."""
+    """The folder cannot be used: it holds other files or other settings, it is empty, or another run uses it."""
 
 
 class PastRun(BaseModel):
-    """A run that has ended: when, by which command, and what the coordinator's audit said."""
+    """A run that has ended: its command, its end, its duration, and the result of the coordinator's audit."""
 
     command: str
     ended: str
@@ -41,11 +41,11 @@ class PastRun(BaseModel):
 
 
 class Config(BaseModel):
-    """What the results of a folder were made from, and with what.
+    """The configuration of a results folder.
 
-    `specs` has the whole task of QI-DPFL for each partition, with everything that the preset says: the other cells
-    differ as their methods do. `own_rules` are the digests of the user's own methods. Another entry of `versions` says
-    that later runs were made with another one of them.
+    `specs` has the complete task of QI-DPFL for each partition; the tasks of other methods differ from it only as their
+    methods do. `own_rules` has the digests of the custom methods. `versions` gets another entry when later runs use
+    other versions.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -59,7 +59,7 @@ class Config(BaseModel):
 
 
 class ResultsFolder:
-    """Everything that is kept of the runs of one setup."""
+    """The stored results of one setup."""
 
     def __init__(self, path: Path, config: Config) -> None:
         self.path = path
@@ -69,7 +69,7 @@ class ResultsFolder:
 
     @property
     def work(self) -> Path:
-        """Where a testbed keeps its state while it runs."""
+        """The folder for the state of a running testbed."""
         return self.path / WORK
 
     def _bind(self, asked: Config) -> None:
@@ -78,12 +78,12 @@ class ResultsFolder:
             return
         known = read_config(self.path)
         _check_same(self.path, known, asked)
-        # What cannot be read is said before anything is run.
+        # Damaged files are reported before anything runs.
         if not self.cells.all() and read_tables(self.path).cells:
-            raise NotOurFolder(f"{self.path} has tables without the cells they were made from; choose another --out")
+            raise NotOurFolder(f"{self.path} has tables without the files of their cells; choose another --out")
         for name, digest in asked.own_rules.items():
             if known.own_rules.get(name, digest) != digest:
-                # Seeds that are not run again would still show what the rules were before.
+                # Otherwise seeds that are not run again would show results of the old rules.
                 self.cells.forget(name)
         if asked.versions[0] != known.versions[-1]:
             known.versions.append(asked.versions[0])
@@ -93,7 +93,7 @@ class ResultsFolder:
         self._write_config(known)
 
     def note_run(self, command: str, *, audit: str, wall_s: float) -> None:
-        """Add a run that has ended to the configuration."""
+        """Add a finished run to the configuration."""
         config = read_config(self.path)
         ended = datetime.now(UTC).isoformat(timespec="seconds")
         config.runs.append(PastRun(command=command, ended=ended, wall_s=round(wall_s, 1), audit=audit))
@@ -103,7 +103,7 @@ class ResultsFolder:
         write_durably(self.path / CONFIG, config.model_dump_json(indent=2) + "\n")
 
     def undo(self) -> None:
-        """Leave nothing behind of a folder in which nothing was run."""
+        """Remove a new folder in which nothing was run."""
         if self.is_new:
             shutil.rmtree(self.work, ignore_errors=True)
             (self.path / CONFIG).unlink(missing_ok=True)
@@ -111,11 +111,11 @@ class ResultsFolder:
                 self.path.rmdir()
 
     def overrides_file(self, partition: str) -> Path:
-        """Where the admissible rewards of a partition are, as overrides of a task."""
+        """The file with the admissible rewards of a partition, as overrides of a task."""
         return self.path / f"calibrated-{partition}.json"
 
     def write(self, calibrations: Iterable[Calibration] = (), tuning: Iterable[TuningRow] = ()) -> Tables:
-        """Write the tables of all cells in the folder, and a file of overrides per calibration."""
+        """Write the tables with all cells of the folder and these sweeps, and the overrides of each calibration."""
         known = gathered(self.path)
         fresh = list(calibrations)
         for calibration in fresh:
@@ -133,23 +133,23 @@ class ResultsFolder:
 
 @contextmanager
 def opened(path: Path, config: Config) -> Iterator[ResultsFolder]:
-    """The results folder of a setup, made where it is missing, and held against other runs."""
+    """Open the results folder of a setup and lock it. The folder is created if it is missing."""
     if path.exists() and not (path / CONFIG).exists() and any(path.iterdir()):
-        raise NotOurFolder(f"{path} is not empty, and what it holds are no results; choose another --out")
+        raise NotOurFolder(f"{path} is not empty and holds no results; choose another --out")
     path.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise NotOurFolder(f"another run is using {path}") from None
+            raise NotOurFolder(f"another run uses {path}; wait for it, or choose another --out") from None
         yield ResultsFolder(path, config)
     finally:
         os.close(descriptor)
 
 
 def read_config(path: Path) -> Config:
-    """Setup, versions and runs of a results folder."""
+    """Read the configuration of a results folder."""
     file = path / CONFIG
     try:
         return Config.model_validate_json(file.read_bytes())
@@ -158,14 +158,14 @@ def read_config(path: Path) -> Config:
 
 
 def gathered(path: Path) -> Tables:
-    """The tables of a folder, made anew from the files of its cells: only copies of results are without them."""
+    """The tables of a folder, built again from its cell files. Without cell files the stored tables are used."""
     tables = read_tables(path)
     cells = CellFiles(path).all()
     return _with_cells(tables, cells) if cells else tables
 
 
 def _check_same(path: Path, known: Config, asked: Config) -> None:
-    """Partitions and own methods are added one by one; everything else must stay the same."""
+    """Check that all settings are the same. Only partitions and custom methods can be added later."""
     shared = known.setup.partitions.keys() & asked.setup.partitions.keys()
     before, now = (
         config.setup.model_dump(mode="json", exclude={"partitions": config.setup.partitions.keys() - shared})
@@ -176,11 +176,11 @@ def _check_same(path: Path, known: Config, asked: Config) -> None:
     if name in ("dataset", "scale", "variant", "reproducible"):
         raise NotOurFolder(f"{path} holds results with another --{name}: {before[name]}; choose another --out")
     if name:
-        raise NotOurFolder(f"{path} holds results of other settings: {name} was another; choose another --out")
+        raise NotOurFolder(f"{path} holds results with other settings: {name} differs; choose another --out")
 
 
 def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> str:
-    """The dotted name of the first value that is not the same; empty if all are."""
+    """The dotted name of the first value that differs; empty if none does."""
     for name in dict.fromkeys((*before, *now)):
         one, other = before.get(name), now.get(name)
         if isinstance(one, Mapping) and isinstance(other, Mapping):
@@ -197,7 +197,7 @@ def _runs(calibrations: Iterable[Calibration]) -> list[CalibrationRow]:
 
 
 def _with_cells(tables: Tables, results: list[CellResult]) -> Tables:
-    """The tables with all these cells but those of sweeps, which have tables of their own."""
+    """The tables with these cells. Cells of sweeps are left out: they have separate tables."""
     compared = sorted((item for item in results if item.cell.method not in SWEEPS), key=_order)
     return replace(
         tables,
@@ -212,7 +212,7 @@ def _order(result: CellResult) -> tuple[str, str, int]:
 
 
 def versions() -> dict[str, str]:
-    """What results are made with."""
+    """The versions of everything that results depend on."""
     packages = {name: version(name) for name in _PACKAGES}
     cores = f"{os.cpu_count()} cores"
     commit = _commit()
@@ -221,7 +221,7 @@ def versions() -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The commit of the checkout that this is run from, and whether it was changed; empty where there is none."""
+    """The commit of the checkout and whether it has local changes; empty without a checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

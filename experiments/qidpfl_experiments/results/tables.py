@@ -1,4 +1,4 @@
-"""The results as tidy tables: one row per cell, round, client and calibration run; one CSV file each.
+"""The results as tables: one row per cell, round, client and calibration run; one CSV file per table.
 
 A cell is one task: a method on one partition of a data set with one seed. Money is in units, not micro-units.
 """
@@ -28,7 +28,7 @@ class DamagedResults(Exception):
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Key:
-    """Which cell a row belongs to."""
+    """The cell that a row belongs to."""
 
     dataset: str
     partition: str
@@ -37,7 +37,7 @@ class Key:
 
 
 class Guarantee(StrEnum):
-    """What the epsilons of a cell are worth."""
+    """How strong the epsilons of a cell are."""
 
     PROVEN = "proven"
     HEURISTIC = "heuristic"
@@ -46,13 +46,12 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class CellRow(Key):
-    """What came of one task.
+    """The result of one task.
 
-    Accuracy is that of the last round on the half of the test records by which nothing is decided; `mean_accuracy` is
-    its mean over the rounds, a measure of how fast the model learns. `cost` is the paper's server cost (a model cost,
-    not a loss that was measured); nothing of it is known where there is no noise. `spent_rho` and `epsilon` are those
-    of the worst client; without noise there is no guarantee, and they are empty. `guarantee` says what they are worth:
-    nothing is known of a cell that failed.
+    `accuracy` is measured after the last round, on the half of the test records that decides nothing. `mean_accuracy`
+    is its mean over the rounds and shows how fast the model learns. `cost` is the paper's server cost, which is
+    computed from its model and not measured; without noise it is empty. `spent_rho` and `epsilon` are those of the
+    worst client; without noise there is no guarantee and they are empty. `guarantee` is empty if the cell failed.
     """
 
     scale: str
@@ -76,10 +75,10 @@ class CellRow(Key):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRow(Key):
-    """One settled round. `total` is the sum of the budgets at the equilibrium, `declared_total` what was declared.
+    """One settled round. `total` is the sum of the budgets at the equilibrium, `declared_total` of the declared ones.
 
-    The seconds from one round to the next are `wall_s`; of these the fleet trained for `training_s`, the coordinator
-    settled for `settlement_s` and evaluated for `evaluation_s`; requests, journals and waiting took the rest, `http_s`.
+    `wall_s` is the duration of the round. It consists of `training_s` in the fleet, `settlement_s` and `evaluation_s`
+    in the coordinator, and the rest, `http_s`, for requests, journals and waiting.
     """
 
     round_number: int
@@ -100,9 +99,9 @@ class RoundRow(Key):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientRow(Key):
-    """One client of a task: what it is, whether it was kept, what it spent by its own ledger, and what it earned.
+    """One client of a task: its profile, whether it was selected, what its ledger says it spent, and its earnings.
 
-    `spent_rho` is everything it released, its label histogram included; empty: a release was unprotected.
+    `spent_rho` covers all releases, including the label histogram. It is empty if a release was unprotected.
     """
 
     ordinal: int
@@ -119,9 +118,9 @@ class ClientRow(Key):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationRow:
-    """One run of a calibration: the total budget that a reward buys in every round, and the validation accuracy.
+    """One run of a calibration: the total budget of a round at this reward, and the validation accuracy.
 
-    `failure` says why there is neither; empty: there are.
+    If the run failed, both are empty and `failure` is the reason.
     """
 
     dataset: str
@@ -136,9 +135,9 @@ class CalibrationRow:
 
 @dataclass(frozen=True, kw_only=True)
 class FitRow:
-    """The accuracy curve of a calibration with its range of validity, and the rewards it admits.
+    """The accuracy curve of a calibration with its range of validity, and the admissible rewards.
 
-    The constants are empty where the runs determine no curve, the rewards where no reward is admissible.
+    The constants are empty if the runs determine no curve, the rewards if no reward is admissible.
     """
 
     dataset: str
@@ -159,7 +158,7 @@ class FitRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TuningRow:
-    """One run of a search for the learning rate: the validation accuracy of QI-DPFL, or why there is none."""
+    """One run of a learning-rate search: the validation accuracy of QI-DPFL, or the reason why there is none."""
 
     dataset: str
     partition: str
@@ -204,7 +203,7 @@ def write_tables(folder: Path, tables: Tables) -> None:
 
 
 def read_tables(folder: Path) -> Tables:
-    """Read them back; a missing file is an empty table."""
+    """Read all tables. A missing file is an empty table."""
     return Tables(
         cells=_read(folder, CellRow),
         rounds=_read(folder, RoundRow),
@@ -238,7 +237,7 @@ def _read(folder: Path, kind: type[Row]) -> tuple[Row, ...]:
 
 
 def _reader(hint: Any) -> Any:
-    """How a value of this type is read from a CSV cell."""
+    """The function that reads a value of this type from a CSV field."""
     if isinstance(hint, types.UnionType):
         (kind,) = (part for part in get_args(hint) if part is not types.NoneType)
         return lambda text: None if text == "" else _reader(kind)(text)

@@ -1,1 +1,1 @@
-"""Runs of methods as real tasks on a live coordinator."""
+"""Runs methods as real tasks on a live coordinator."""

@@ -19,7 +19,7 @@ from ..settings import Setup
 def fit_calibration(
     setup: Setup, *, partition: str, results: Sequence[CellResult], privacy_weight: float
 ) -> Calibration:
-    """Fit the curve to the finished runs of a sweep, and derive the admissible rewards."""
+    """Fit the curve to the finished runs of a sweep and derive the admissible rewards."""
     runs = tuple(_run(reward, result) for reward, result in zip(setup.rewards, results, strict=True))
     measured = [(run.total, run.accuracy) for run in runs if run.total is not None and run.accuracy is not None]
     if len(measured) < MIN_RUNS:

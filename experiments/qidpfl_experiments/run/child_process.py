@@ -1,7 +1,7 @@
-"""Runs a module and ends it when whoever has started it is gone, however that ended: `leash MODULE ARGUMENT…`.
+"""Runs a module as a child process and ends it when the parent dies: `child_process MODULE ARGUMENTS`.
 
-Standard input is the leash: it is a pipe that nobody writes to, and the system closes it when the other side dies.
-Whatever ends the module ends this process in the same way.
+Standard input is a pipe from the parent, which never writes to it. The operating system closes the pipe when the parent
+dies, even after SIGKILL. This process ends with the exit status or the signal of the module.
 """
 
 import os
@@ -13,8 +13,8 @@ from types import FrameType
 
 
 def main() -> None:
-    """Run what the arguments say."""
-    # Its own standard input is nothing: the pipe stays ours.
+    """Run the module that the arguments name."""
+    # The module must not read from the pipe.
     child = subprocess.Popen([sys.executable, "-m", *sys.argv[1:]], stdin=subprocess.DEVNULL)
 
     def forward(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""One cell, from the creation of its task to the rows of the tables."""
+"""Runs one cell: creates its task, runs a fleet, and reads the rows for the tables."""
 
 import math
 import shutil
@@ -23,7 +23,7 @@ from .testbed import Testbed
 
 @dataclass(frozen=True, kw_only=True)
 class CellRecord:
-    """A task that has ended, as the coordinator and the clients' own journals tell it."""
+    """A task that has ended, read from the coordinator and from the journals of the clients."""
 
     cell: Cell
     task: TaskView
@@ -34,7 +34,7 @@ class CellRecord:
 
 
 def run_cell(cell: Cell, testbed: Testbed) -> CellResult:
-    """Run a cell; what goes wrong is a result too."""
+    """Run a cell. An error of a client or a process becomes a failed result."""
     try:
         return _result(_run_task(cell, testbed))
     except (ClientError, ProcessEnded) as error:
@@ -44,7 +44,7 @@ def run_cell(cell: Cell, testbed: Testbed) -> CellResult:
 
 
 def failed(cell: Cell, reason: str) -> CellResult:
-    """The result of a cell that came to nothing."""
+    """The result of a cell that failed."""
     row = CellRow(
         **asdict(cell.key),
         scale=cell.scale,
@@ -69,7 +69,7 @@ def failed(cell: Cell, reason: str) -> CellResult:
 
 
 def _run_task(cell: Cell, testbed: Testbed) -> CellRecord:
-    # An interrupted attempt has left a task and journals behind; neither belongs to the new one.
+    # An interrupted attempt may have left journals; the new task must not continue them.
     shutil.rmtree(testbed.journals(cell.name), ignore_errors=True)
     created = testbed.api.create_task(_task_name(cell, testbed), preset=cell.preset, overrides=cell.overrides)
     testbed.run_fleet(cell.name, code=created.enrolment_codes[0], clients=cell.clients, arguments=_arguments(cell))
@@ -166,7 +166,7 @@ def _round_row(record: CellRecord, result: RoundResult, training: float) -> Roun
 
 
 def _training_s(ledgers: Iterable[JournalLedger]) -> defaultdict[int, float]:
-    """The seconds that all clients together trained for each round: a fleet trains one after the other."""
+    """The training seconds of each round, summed over the clients: a fleet trains them one after the other."""
     seconds: defaultdict[int, float] = defaultdict(float)
     for ledger in ledgers:
         for entry in ledger.entries:
@@ -177,7 +177,7 @@ def _training_s(ledgers: Iterable[JournalLedger]) -> defaultdict[int, float]:
 
 
 def _cost(spec: TaskSpec, clients: Sequence[ClientSummary], result: RoundResult) -> float | None:
-    """The server's cost of a round with the budgets that were really declared; None where nobody is paid."""
+    """The server's cost of a round with the declared budgets; None if the round pays no client."""
     sizes = {client.ordinal: client.size or 1 for client in clients}
     counted = [part for part in result.clients or () if part.accepted and part.rho > 0]
     if not counted:

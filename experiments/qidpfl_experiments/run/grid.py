@@ -1,4 +1,4 @@
-"""From settings to cells: the task of every method, and of every run of a sweep."""
+"""The grid: the cells of all methods, partitions and seeds, and of the sweeps, built from the settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ from ..results.cells import Cell, CellResult
 from ..results.tables import Key
 from ..settings import Setup
 
-# A sweep must not be chosen by the very divisions of the data on which the methods are compared.
+# Sweeps use another division of the data than the comparison, so that they are not tuned on it.
 SWEEP_SEED = 1_000_000
 
 
 class MissingPrerequisite(Exception):
-    """A cell cannot be run, because something that it builds on is not there."""
+    """A cell cannot be run because a result that it depends on is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridBuilder:
-    """Makes the cells of a run. With `reproducible`, noise comes from the seed too, and protects nothing."""
+    """Builds the cells of a run. With `reproducible` the noise comes from the seed and protects nothing."""
 
     setup: Setup
     reproducible: bool = False
@@ -32,9 +32,9 @@ class GridBuilder:
     def cell(
         self, method: Method, *, partition: str, seed: int, rewards: RewardRange | None, leader: CellResult | None
     ) -> Cell:
-        """A method on a partition with a seed; `leader` is what came of QI-DPFL there."""
+        """The cell of a method on a partition with a seed. `leader` is the result of QI-DPFL on the same ones."""
         if method.follows_qi_dpfl and (leader is None or not leader.finished):
-            raise MissingPrerequisite("QI-DPFL, whose rewards and number of clients it takes, has failed")
+            raise MissingPrerequisite("the run of QI-DPFL that gives its rewards and number of clients failed")
         changes = merged(_selection(method, seed, leader), _game(method, seed, rewards, leader))
         return self._cell(method.name, partition, seed, changes, rules_digest=method.rules_digest)
 
@@ -47,16 +47,16 @@ class GridBuilder:
         return {partition: cell.spec.model_dump(mode="json") for partition, cell in cells.items()}
 
     def placeholder(self, method: Method, *, partition: str, seed: int) -> Cell:
-        """The name and place of a cell that could not be planned."""
+        """The cell under which a missing prerequisite is reported. It is never run."""
         return self._cell(method.name, partition, seed, {})
 
     def calibration_cell(self, *, partition: str, reward: float) -> Cell:
-        """One run of a calibration: the same reward in every round, judged on validation records."""
+        """One run of a calibration: the same reward in every round, evaluated on validation records."""
         game = {"policy": "fixed", "fixed_reward_micro": to_micro(reward)}
         return self._sweep_cell(partition, "calibration", f"reward-{reward:g}", {"game": game})
 
     def tuning_cell(self, *, partition: str, learning_rate: float) -> Cell:
-        """One run of a search for the learning rate: QI-DPFL, judged on validation records."""
+        """One run of a learning-rate search: QI-DPFL, evaluated on validation records."""
         changes = {"aggregation": {"learning_rate": learning_rate}, "game": {"policy": "optimal"}}
         return self._sweep_cell(partition, "tuning", f"rate-{learning_rate:g}", changes)
 

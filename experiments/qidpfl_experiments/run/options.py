@@ -1,4 +1,4 @@
-"""What the commands share: their options, and how they fail."""
+"""Options and errors that the commands share."""
 
 import os
 from dataclasses import dataclass
@@ -18,34 +18,44 @@ from ..results.tables import DamagedResults
 from ..settings import SETTINGS, SettingsError, Setup, read_settings, setup
 from .process import AuditFailed, ProcessEnded
 
-Dataset = Annotated[str, typer.Option(help="digits, mnist, emnist, cifar10, or one of your settings")]
-Partitions = Annotated[str, typer.Option("--partition", help="how records are divided; several between commas")]
+Dataset = Annotated[str, typer.Option(help="digits, mnist, emnist, cifar10, or a data set of your settings file")]
+Partitions = Annotated[
+    str, typer.Option("--partition", help="how records are divided among clients; separate several by commas")
+]
 ScaleName = Annotated[
-    str | None, typer.Option("--scale", help="full, or a smaller one of the data set (see list)  [default: its own]")
+    str | None,
+    typer.Option(
+        "--scale", help="full, or a smaller scale of the data set (see list)  [default: that of the data set]"
+    ),
 ]
 VariantName = Annotated[str, typer.Option("--variant", help="how clients train (see list)")]
 Out = Annotated[
     Path | None,
-    typer.Option(help="the results folder  [default: results/DATASET-SCALE, and -VARIANT unless recommended]"),
+    typer.Option(help="results folder  [default: results/DATASET-SCALE, or results/DATASET-SCALE-VARIANT]"),
 ]
-Jobs = Annotated[int | None, typer.Option(min=1, help="cells that run at once  [default: the cores]")]
-Device = Annotated[str, typer.Option(envvar="QIDPFL_DEVICE", help="where fleets train: auto, cpu, cuda, cuda:N or mps")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="cells that run at the same time  [default: number of cores]")]
+Device = Annotated[
+    str, typer.Option(envvar="QIDPFL_DEVICE", help="device for training: auto, cpu, cuda, cuda:N or mps")
+]
 DataDir = Annotated[
-    Path | None, typer.Option(envvar="QIDPFL_DATA_DIR", help="folder of the data sets  [default: downloaded once]")
+    Path | None,
+    typer.Option(envvar="QIDPFL_DATA_DIR", help="folder of the data sets  [default: a cache, downloaded once]"),
 ]
-SettingsFile = Annotated[Path, typer.Option("--settings", help="a settings file of yours instead of ours")]
+SettingsFile = Annotated[Path, typer.Option("--settings", help="your settings file instead of the built-in one")]
 Reproducible = Annotated[
     bool,
     typer.Option(
         "--reproducible",
-        help="UNSAFE, for public data only: noise from the seed too, so that a repeat gives the same models to the bit",
+        help="UNSAFE, for public data only: draw the noise from the seed, so that a repeat gives identical models",
     ),
 ]
-KeepWork = Annotated[bool, typer.Option("--keep-work", help="keep the coordinator's state and the logs in OUT/work")]
+KeepWork = Annotated[
+    bool, typer.Option("--keep-work", help="keep the state of the coordinator and the logs in OUT/work")
+]
 
 
 class CellsFailed(Exception):
-    """Something of what was to be run has failed; the rest is there."""
+    """At least one cell failed. The results of the others are written."""
 
 
 guarded = one_line_errors(
@@ -58,7 +68,7 @@ guarded = one_line_errors(
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the commands that run something have in common."""
+    """The values of the shared options."""
 
     setup: Setup
     out: Path
@@ -83,7 +93,7 @@ def request(
     reproducible: Reproducible = False,
     keep_work: KeepWork = False,
 ) -> Request:
-    """The options that all commands share, checked and completed."""
+    """Check the shared options and fill in the defaults."""
     found = setup(read_settings(settings), dataset=dataset, scale=scale, variant=variant, partitions=names(partition))
     suffix = "" if variant == "recommended" else f"-{variant}"
     return Request(
@@ -101,8 +111,8 @@ asking = sharing_options(request)
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names between commas, each once."""
+    """Split a list of names at its commas and drop repetitions."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not found:
-        raise SettingsError("a list of names is empty")
+        raise SettingsError("a list of names is empty; give at least one name")
     return found

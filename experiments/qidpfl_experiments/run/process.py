@@ -1,4 +1,4 @@
-"""Processes of a testbed on this machine: started, started again when they are killed, and stopped afterwards."""
+"""Processes of a testbed on this machine: started, restarted when they are killed, and stopped at the end."""
 
 import os
 import signal
@@ -16,26 +16,30 @@ _MAX_STARTS = 5
 
 
 class ProcessEnded(Exception):
-    """A process ended though it should not have."""
+    """A process ended unexpectedly."""
 
 
 class AuditFailed(Exception):
-    """The coordinator's books are not in order: no number of theirs is to be trusted."""
+    """The audit of the coordinator found a violation. Its numbers must not be used."""
 
 
 def audit(state_dir: Path, *, rules_options: Sequence[str] = ()) -> str:
-    """What the coordinator's own audit says of everything that was run there, which must be in order."""
+    """Audit all tasks of a coordinator and return the summary line.
+
+    Raises:
+        AuditFailed: a check is violated.
+    """
     command = [sys.executable, "-m", "qidpfl_server", "audit", "--state-dir", str(state_dir), *rules_options]
     done = subprocess.run(command, capture_output=True, text=True)
     lines = (done.stdout + done.stderr).strip().splitlines()
-    said = lines[-1] if lines else f"it ended with {done.returncode}"
+    said = lines[-1] if lines else f"exit status {done.returncode}"
     if done.returncode:
         raise AuditFailed(f"audit of the coordinator: {said}")
     return said
 
 
 class Service:
-    """A module of ours that is started again when somebody kills it, and that ends when this process does."""
+    """A module that runs as a process. It is restarted when it is killed, and it ends with this process."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
@@ -45,8 +49,8 @@ class Service:
         self.start()
 
     def start(self) -> None:
-        """Start it, for the first time or again."""
-        # Many processes on a few cores: more threads in each would only get in each other's way.
+        """Start or restart the process."""
+        # Many processes share a few cores: more threads per process would slow all of them.
         environment = os.environ | {"OMP_NUM_THREADS": "1", "QIDPFL_LOG_FORMAT": "json"}
         self._starts += 1
         with self.log.open("a") as log:
@@ -57,16 +61,20 @@ class Service:
                 stdout=log,
                 stderr=log,
                 env=environment,
-                # Ctrl-C is for the command that has started it, which then stops it in its own order.
+                # Ctrl-C goes to this process only, which then stops its services in order.
                 start_new_session=True,
             )
 
     def restart_if_killed(self) -> bool:
-        """Start it again if a signal ended it; raise if it gave up by itself."""
+        """Restart the process if a signal ended it, and return whether it was restarted.
+
+        Raises:
+            ProcessEnded: it ended with an error status, or it was killed too often.
+        """
         status = self.process.poll()
         if status is None or status == 0:
             return False
-        # A positive status is its own decision, a negative one the signal that ended it.
+        # A positive status is an exit status, a negative one is the signal that ended the process.
         if status > 0 or self._starts >= _MAX_STARTS:
             raise ProcessEnded(f"{self.name} ended with {status}: {self.last_line()}")
         self.kill()
@@ -74,33 +82,33 @@ class Service:
         return True
 
     def kill(self) -> None:
-        """End it at once, with everything it has started."""
+        """Kill the process and its children."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._close_stdin()
 
     def last_line(self) -> str:
-        """What it said last."""
+        """The last line of its output."""
         lines = self._output().strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "no output"
 
     def _output(self) -> str:
-        """What it has said since it was started: the log may be that of an earlier one, too."""
+        """Its output since the last start: the log may also hold earlier output."""
         with self.log.open("rb") as log:
             log.seek(self._log_offset)
             return log.read().decode(errors="replace")
 
     def wait_until_served(self) -> None:
-        """Wait until a coordinator answers."""
+        """Wait until the coordinator listens."""
         deadline = time.monotonic() + _STARTUP_S
         while '"listening"' not in self._output():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise ProcessEnded(f"{self.name} does not start: {self.last_line()}")
+                raise ProcessEnded(f"{self.name} did not start: {self.last_line()}")
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """End it, kindly at first."""
+        """Terminate the process; kill it after a timeout."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -115,7 +123,7 @@ class Service:
 
 
 def free_port() -> int:
-    """A port that nobody uses now."""
+    """A TCP port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What is shown while cells run: a line for each that has ended, and on a terminal a bar with the time left."""
+"""Progress of a run: one line per finished cell, and on a terminal a bar with the remaining time."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from ..results.cells import Cell, CellResult, failure_of
 
 
 class RunProgress:
-    """Counts cells; safe to use from several threads."""
+    """Counts finished cells. It is thread-safe."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
@@ -38,23 +38,23 @@ class RunProgress:
         self._bar.stop()
 
     def say(self, line: str) -> None:
-        """One line of its own."""
+        """Print one line."""
         self._bar.console.print(line, markup=False)
 
     def begin(self, phase: str, cells: int) -> None:
-        """A new phase of so many cells."""
+        """Begin a phase with this number of cells."""
         with self._lock:
             self._done, self._total = 0, cells
             self._bar.reset(self._phase, description=phase, total=cells)
 
     def ended(self, cell: Cell, result: CellResult, *, started: float | None) -> None:
-        """A cell has ended; `started` is None where nothing was run for it."""
+        """Report a finished cell. `started` is None if the cell was not run."""
         with self._lock:
             self._done += 1
             self._bar.advance(self._phase)
-            place = f"[{self._done:>{len(str(self._total))}}/{self._total}]"
+            position = f"[{self._done:>{len(str(self._total))}}/{self._total}]"
         took = "not run" if started is None else f"{time.monotonic() - started:.0f} s"
-        self.say(f"{place} {cell.name}: {_outcome(result)} ({took})")
+        self.say(f"{position} {cell.name}: {_outcome(result)} ({took})")
 
 
 def _outcome(result: CellResult) -> str:

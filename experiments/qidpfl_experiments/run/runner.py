@@ -1,4 +1,4 @@
-"""Runs cells on a testbed: as many at once as there are cores, none of them twice."""
+"""Runs cells on a testbed, several at the same time, and skips cells that already have a result."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -20,17 +20,17 @@ Leaders = dict[tuple[str, int], CellResult]
 
 @dataclass(frozen=True, kw_only=True)
 class Runner:
-    """Plays cells that are not there yet, and keeps what came of them."""
+    """Runs the cells that have no result yet and stores their results."""
 
     files: CellFiles
     jobs: int
     progress: RunProgress
     testbed: Testbed
-    # The names of the cells that came to nothing.
+    # The names of the cells that failed.
     failures: list[str] = field(default_factory=list)
 
     def results(self, phase: str, cells: Sequence[Cell]) -> list[CellResult]:
-        """What came of these cells, in their order. An interruption ends those that are being played."""
+        """The results of these cells, in their order. An interruption ends the cells that are running."""
         self.progress.begin(phase, len(cells))
         with ThreadPoolExecutor(self.jobs) as pool:
             futures = [pool.submit(self._result, cell) for cell in cells]
@@ -48,11 +48,11 @@ class Runner:
             return known
         started = time.monotonic()
         result = run_cell(cell, self.testbed)
-        # What was cut off by an interruption is not a result.
+        # The result of an interrupted cell is not stored.
         return result if self.testbed.stopping else self.keep(cell, result, started=started)
 
     def keep(self, cell: Cell, result: CellResult, *, started: float | None = None) -> CellResult:
-        """Write a result down, and say so."""
+        """Store a result and report it."""
         self.files.write(cell, result)
         if not result.finished:
             self.failures.append(cell.name)
@@ -61,7 +61,7 @@ class Runner:
 
 
 def run_calibrations(runner: Runner, grid: GridBuilder) -> dict[str, Calibration]:
-    """The calibration of every partition."""
+    """Calibrate every partition."""
     setup = grid.setup
     cells = {
         partition: [grid.calibration_cell(partition=partition, reward=reward) for reward in setup.rewards]
@@ -80,7 +80,7 @@ def run_calibrations(runner: Runner, grid: GridBuilder) -> dict[str, Calibration
 
 
 def run_tuning(runner: Runner, grid: GridBuilder) -> list[TuningRow]:
-    """The validation accuracy of every learning rate on every partition."""
+    """Measure the validation accuracy of every learning rate on every partition."""
     rates = [(partition, rate) for partition in grid.setup.partitions for rate in grid.setup.learning_rates]
     cells = [grid.tuning_cell(partition=partition, learning_rate=rate) for partition, rate in rates]
     return [
@@ -106,18 +106,18 @@ class MethodComparison:
     calibrations: Mapping[str, Calibration]
 
     def run(self) -> list[CellResult]:
-        """What came of every cell. QI-DPFL comes first, because others take their rewards from it."""
+        """Run all cells. QI-DPFL runs first because other methods copy its rewards."""
         conditions = [(partition, seed) for seed in self.seeds for partition in self.grid.setup.partitions]
         leaders: Leaders = {}
         if any(method == QI_DPFL or method.follows_qi_dpfl for method in self.methods):
             results = self._run("QI-DPFL", [(QI_DPFL, *condition) for condition in conditions], {})
-            leaders = dict(zip(conditions, results, strict=True))
+            leaders = {(result.cell.partition, result.cell.seed): result for result in results}
         others = [method for method in self.methods if method != QI_DPFL]
         wanted = [(method, *condition) for condition in conditions for method in others]
         return [*leaders.values(), *self._run("the other methods", wanted, leaders)]
 
     def _run(self, phase: str, wanted: Sequence[tuple[Method, str, int]], leaders: Leaders) -> list[CellResult]:
-        """Play what can be planned; what cannot be is a failed cell."""
+        """Run the cells. A cell with a missing prerequisite fails without being run."""
         cells: list[Cell] = []
         failures: list[CellResult] = []
         for method, partition, seed in wanted:

@@ -1,4 +1,4 @@
-"""Around every run: data at hand, a testbed, progress; and afterwards the audit, and nothing left behind."""
+"""The frame of every run: load the data, start a testbed, show progress, audit at the end, and clean up."""
 
 import shlex
 import shutil
@@ -23,10 +23,10 @@ from .testbed import Placement, Testbed
 def running(
     asked: Request, *, rules: tuple[Path, ...] = (), own_rules: Mapping[str, str] | None = None
 ) -> Iterator[tuple[ResultsFolder, Runner, GridBuilder]]:
-    """The results folder, and a runner on a live testbed for it.
+    """Open the results folder and start a runner on a live testbed.
 
-    The folder is made once the data are at hand. The testbed's state is removed at the end, unless it is to be kept, a
-    cell failed or the run was cut off.
+    The folder is created after the data are loaded. The state of the testbed is removed at the end, except with
+    `keep_work`, after a failed cell and after an interruption.
     """
     grid = GridBuilder(setup=asked.setup, reproducible=asked.reproducible)
     started = time.monotonic()
@@ -39,7 +39,7 @@ def running(
                 f"HEURISTIC noise, no privacy guarantee: {spec.privacy.mechanism.name} proves less than declared"
             )
         if asked.reproducible:
-            progress.say("UNSAFE: noise comes from the seed and protects nothing; for public data only")
+            progress.say("UNSAFE: the noise comes from the seed and protects nothing; use public data only")
         _check_device(asked.device)
         _fetch(spec.workload.whole, asked.data_dir)
         config = Config(
@@ -58,14 +58,14 @@ def running(
         progress.say(f"audit of the coordinator: {audit}")
         folder.note_run(_command(), audit=audit, wall_s=time.monotonic() - started)
         if runner.failures:
-            progress.say(f"logs of what failed are kept in {folder.work}")
+            progress.say(f"the logs of failed cells are in {folder.work}")
         elif not asked.keep_work:
             shutil.rmtree(folder.work)
 
 
 @contextmanager
 def _started(placement: Placement, folder: ResultsFolder) -> Iterator[Testbed]:
-    """A testbed; where it does not start, nothing is left of a folder that was made for it."""
+    """Start a testbed. If it does not start, remove a results folder that is new."""
     with ExitStack() as stack:
         try:
             testbed = stack.enter_context(Testbed(placement))
@@ -79,21 +79,21 @@ def _what(asked: Request) -> str:
     setup = asked.setup
     scale = f"scale {setup.scale}: {setup.about}"
     if not setup.is_full:
-        scale = f"NOT the full experiment, {scale}; --scale full runs the whole"
+        scale = f"NOT the full experiment, {scale}; --scale full runs all of it"
     return f"{setup.dataset}, {scale}; results in {asked.out}"
 
 
 def _check_device(name: str) -> None:
-    """Say at once what every cell would fail of."""
+    """Reject a device that is not available before any cell runs."""
     if name not in ("auto", "cpu"):
-        # It takes seconds to import torch, and only those who ask for more than a CPU have to wait.
+        # The import of torch takes seconds, and a CPU needs no check.
         from qidpfl_client.training.devices import choose_device
 
         choose_device(name)
 
 
 def _checked_spec(grid: GridBuilder) -> TaskSpec:
-    """The spec of a cell; making one for every partition checks the settings before anything is started."""
+    """The specification of a cell. Building one for every partition checks the settings before anything starts."""
     setup = grid.setup
     cells = [grid.calibration_cell(partition=partition, reward=setup.rewards[0]) for partition in setup.partitions]
     specs = [cell.spec for cell in cells]
@@ -101,7 +101,7 @@ def _checked_spec(grid: GridBuilder) -> TaskSpec:
 
 
 def _fetch(workload: WorkloadSpec, data_dir: Path | None) -> None:
-    """Read the data once, so that they are there, downloaded if need be, before a coordinator looks for them."""
+    """Load the data once, so that they are downloaded before the coordinator needs them."""
     loaded = load_workload(workload, data_dir=data_dir)
     loaded.training()
     loaded.held_out()

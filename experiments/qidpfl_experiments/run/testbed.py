@@ -1,4 +1,4 @@
-"""The live services that cells are run on: one coordinator for all of them, and a fleet of clients for each."""
+"""The live services on which cells run: one coordinator for all cells, and one fleet of clients per cell."""
 
 import threading
 import time
@@ -12,14 +12,14 @@ from qidpfl_client.api import AdminApi, Retries, connect
 
 from .process import AuditFailed, ProcessEnded, Service, audit, free_port
 
-# The coordinator may have been killed and be starting again.
+# Long enough for a restart of a coordinator that was killed.
 _RETRIES = Retries(attempts=20, timeout_s=120.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.2)
 _POLL_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where things are, and what they run on."""
+    """Folders, device and rules files of a testbed."""
 
     work: Path
     data_dir: Path | None = None
@@ -28,17 +28,17 @@ class Placement:
 
     @property
     def data_options(self) -> list[str]:
-        """How coordinator and clients are told where the data are."""
+        """Options for the data folder of coordinator and clients."""
         return [] if self.data_dir is None else ["--data-dir", str(self.data_dir)]
 
     @property
     def rules_options(self) -> list[str]:
-        """How the coordinator and its audit are told of the user's own rules."""
+        """Options for the rules files of the coordinator and its audit."""
         return [part for path in self.rules for part in ("--rules", str(path))]
 
 
 class Testbed:
-    """A coordinator on this machine, and the fleets that play its tasks."""
+    """A coordinator on this machine, and the fleets that take part in its tasks."""
 
     def __init__(self, placement: Placement) -> None:
         self._placement = placement
@@ -59,7 +59,7 @@ class Testbed:
             raise
         token = (self._state / "admin.token").read_text().strip()
         self.api = AdminApi(self._http, token=token, retries=_RETRIES)
-        self._end_what_was_interrupted()
+        self._stop_interrupted_tasks()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -68,7 +68,7 @@ class Testbed:
         self._coordinator.stop()
 
     def journals(self, name: str) -> Path:
-        """The folder of the journals of a cell's clients."""
+        """The folder with the client journals of a cell."""
         return self._placement.work / "journals" / name
 
     def journal(self, name: str, ordinal: int) -> Path:
@@ -76,7 +76,7 @@ class Testbed:
         return self.journals(name) / f"client-{ordinal:05d}.sqlite"
 
     def run_fleet(self, name: str, *, code: str, clients: int, arguments: Sequence[str]) -> None:
-        """Let a fleet take part in a task until it has ended; whoever is killed meanwhile is started again."""
+        """Run a fleet until its task has ended. Killed processes are restarted."""
         self.journals(name).mkdir(parents=True, exist_ok=True)
         code_file = self._placement.work / f"{name}.code"
         code_file.touch(mode=0o600)
@@ -94,21 +94,21 @@ class Testbed:
 
     @property
     def stopping(self) -> bool:
-        """Whether fleets are being ended before their time."""
+        """Whether fleets are being stopped before their tasks have ended."""
         return self._stopping.is_set()
 
     def stop_fleets(self) -> None:
-        """End what is still being played."""
+        """Stop all fleets."""
         self._stopping.set()
 
     def audit(self) -> str:
-        """What the coordinator's own audit says; where it finds a violation, the evidence is kept."""
+        """Audit the coordinator. After a violation its state is kept."""
         try:
             return audit(self._state, rules_options=self._placement.rules_options)
         except AuditFailed as error:
             raise AuditFailed(f"{error}; its state is kept in {self._placement.work}") from None
 
-    def _end_what_was_interrupted(self) -> None:
+    def _stop_interrupted_tasks(self) -> None:
         for task in self.api.tasks():
             if not task.state.ended:
                 self.api.stop(task.task_id)

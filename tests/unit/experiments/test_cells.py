@@ -85,7 +85,7 @@ def test_a_damaged_file_is_named_in_one_line_with_what_can_be_done(tmp_path: Pat
     (whole,) = (tmp_path / "cells").iterdir()
     whole.write_text(text, encoding="latin-1")
     with pytest.raises(
-        DamagedResults, match=r"seed-0\.json is damaged: .+; remove it, and the cell is run again$"
+        DamagedResults, match=r"seed-0\.json is damaged: .+; remove it and run the same command again$"
     ) as told:
         files.read(cell)
     assert "\n" not in str(told.value)
@@ -104,12 +104,12 @@ def folder_of(path: Path, setup: Setup = SETUP, *, reproducible: bool = False, *
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"clients": 7}, "holds results of other settings: clients was another; choose another --out"),
+        ({"clients": 7}, "holds results with other settings: clients differs; choose another --out"),
         ({"scale": "full"}, "holds results with another --scale: smoke; choose another --out"),
-        ({"task": merged(SETUP.task, {"game": {"horizon": 4}})}, "other settings: task.game.horizon was another"),
+        ({"task": merged(SETUP.task, {"game": {"horizon": 4}})}, "other settings: task.game.horizon differs"),
         (
             {"partitions": {"iid": SETUP.partitions["iid"].model_copy(update={"concentration": 3.0})}},
-            "other settings: partitions.iid.concentration was another",
+            "other settings: partitions.iid.concentration differs",
         ),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_damaged_configuration_is_named_in_one_line(tmp_path: Path, text: str)
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with (
-        pytest.raises(NotOurFolder, match="is not empty, and what it holds are no results"),
+        pytest.raises(NotOurFolder, match="is not empty and holds no results"),
         opened(tmp_path, config_of()),
     ):
         pass
@@ -186,7 +186,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     with (
         opened(tmp_path / "out", config_of()),
-        pytest.raises(NotOurFolder, match="another run is using"),
+        pytest.raises(NotOurFolder, match="another run uses"),
         opened(tmp_path / "out", config_of()),
     ):
         pass
@@ -217,7 +217,7 @@ def test_nothing_is_added_to_a_copy_of_results_without_their_cells(tmp_path: Pat
     tables = folder.write()
     folder_of(tmp_path)
     shutil.rmtree(tmp_path / "cells")
-    with pytest.raises(NotOurFolder, match="has tables without the cells they were made from; choose another --out"):
+    with pytest.raises(NotOurFolder, match="has tables without the files of their cells; choose another --out"):
         folder_of(tmp_path)
     assert gathered(tmp_path) == tables
 

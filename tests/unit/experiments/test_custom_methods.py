@@ -44,12 +44,12 @@ def test_the_file_is_not_run(tmp_path: Path) -> None:
     ("text", "name", "message"),
     [
         ("x = 1", "a.py", "defines neither reward"),
-        ("def reward(:", "a.py", "is not Python"),
-        (REWARD, "max.py", "max already means something else"),
-        (REWARD, "QI-DPFL.py", "QI-DPFL already means something else"),
-        (REWARD, "calibration.py", "calibration already means something else"),
-        (REWARD, "all.py", "all already means something else"),
-        (REWARD, "rules.txt", "ends in .py"),
+        ("def reward(:", "a.py", "is not valid Python"),
+        (REWARD, "max.py", "the name max is already used"),
+        (REWARD, "QI-DPFL.py", "the name QI-DPFL is already used"),
+        (REWARD, "calibration.py", "the name calibration is already used"),
+        (REWARD, "all.py", "the name all is already used"),
+        (REWARD, "rules.txt", "must end in .py"),
         (REWARD, "my rules.py", "cannot be the name"),
     ],
 )
@@ -62,5 +62,5 @@ def test_two_files_of_one_name_are_no_two_methods(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     paths = [written(tmp_path, REWARD), written(tmp_path / "other", SELECT, "Generous.py")]
     assert [method.name for method in custom_methods(paths[:1])] == ["generous"]
-    with pytest.raises(CustomMethodError, match=r"there are two files of the name Generous: give .* another one"):
+    with pytest.raises(CustomMethodError, match="two files have the name Generous: rename"):
         custom_methods(paths)

@@ -1,16 +1,19 @@
 """The tasks of the methods: what differs between them, and what must not."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from qidpfl_experiments.methods import BY_NAME, METHODS, QI_DPFL, Method, Reward, UnknownMethod, methods_named
-from qidpfl_experiments.results.cells import CellResult
+from qidpfl_experiments.results.calibration import Calibration
+from qidpfl_experiments.results.cells import Cell, CellResult
 from qidpfl_experiments.results.tables import RoundRow
 from qidpfl_experiments.run.execute import failed
 from qidpfl_experiments.run.grid import SWEEP_SEED, GridBuilder, MissingPrerequisite
+from qidpfl_experiments.run.runner import MethodComparison, Runner
 from qidpfl_experiments.settings import read_settings, setup
 from qidpfl_shared.core.reward import RewardRange
 from qidpfl_shared.protocol.task_spec import TaskSpec
@@ -114,6 +117,34 @@ def test_overrides_can_be_sent() -> None:
     for method in METHODS:
         cell = GRID.cell(method, partition="dirichlet", seed=1, rewards=RANGE, leader=leader())
         assert json.loads(json.dumps(cell.overrides)) == cell.overrides
+
+
+class FinishingRunner:
+    """A runner in which every cell that is run finishes."""
+
+    def results(self, phase: str, cells: Sequence[Cell]) -> list[CellResult]:
+        return [replace(failed(cell, ""), cell=replace(failed(cell, "").cell, state="finished")) for cell in cells]
+
+    def keep(self, cell: Cell, result: CellResult) -> CellResult:
+        return result
+
+
+def test_a_failed_calibration_of_one_partition_leaves_the_others_alone() -> None:
+    settings = setup(
+        read_settings(), dataset="digits", scale="smoke", variant="recommended", partitions=["iid", "dirichlet"]
+    )
+    comparison = MethodComparison(
+        runner=cast(Runner, FinishingRunner()),
+        grid=GridBuilder(setup=settings),
+        methods=[QI_DPFL, BY_NAME["fedavg-dp"]],
+        seeds=[0, 1],
+        calibrations={"iid": Calibration(partition="iid", runs=(), fit=None)},
+    )
+    states = {(row.cell.method, row.cell.partition, row.cell.state) for row in comparison.run()}
+    assert states == {
+        *((method, "iid", "failed") for method in ("qi-dpfl", "fedavg-dp")),
+        *((method, "dirichlet", "finished") for method in ("qi-dpfl", "fedavg-dp")),
+    }
 
 
 def test_methods_are_chosen_by_name_in_our_order() -> None:
