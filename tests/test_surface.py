@@ -26,13 +26,13 @@ from qidpfl_experiments.report.report import About, write_report
 from qidpfl_server.api.app import create_app
 from qidpfl_server.cli.app import app as server_app
 from qidpfl_server.clock import SystemClock
+from qidpfl_server.ops.tokens import Secrets
 from qidpfl_server.service.notifications import ChangeNotifier
 from qidpfl_server.service.scheduler import Scheduler
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.store import Store
-from qidpfl_server.tokens import Secrets
 from qidpfl_shared.protocol.presets import PRESETS, preset
 from support.synthetic_results import results
 

@@ -569,7 +569,7 @@ def test_a_store_of_a_newer_version_is_left_alone_by_every_command(finished: Pat
     ):
         done = command(*words, "--state-dir", copy)
         assert (done.returncode, done.stdout) == (1, "")
-        assert "has another version than" in done.stderr and len(done.stderr.splitlines()) == 1
+        assert "does not have schema version" in done.stderr and len(done.stderr.splitlines()) == 1
     assert (copy / "coordinator.db").read_bytes() == before
     assert files(tmp_path) == {"copy"}
 

@@ -16,14 +16,15 @@ from structlog.testing import capture_logs
 
 from qidpfl_server.api.app import create_app
 from qidpfl_server.cli import app as commands
-from qidpfl_server.cli.serve import ensure_task, opened_store
+from qidpfl_server.cli.serve import ensure_task
 from qidpfl_server.clock import SystemClock
 from qidpfl_server.identifiers import hash_secret
+from qidpfl_server.ops.open_store import opened_store
+from qidpfl_server.ops.tokens import Secrets, create_private, load_secrets
 from qidpfl_server.service.notifications import ChangeNotifier
 from qidpfl_server.service.scheduler import Scheduler
 from qidpfl_server.service.tasks import task_spec
 from qidpfl_server.settings import Settings
-from qidpfl_server.tokens import Secrets, create_private, load_secrets
 from support.coordinators import Coordinator, ScriptedClient, move_deadline, running
 
 SPEC = task_spec("digits", {})
@@ -267,7 +268,7 @@ def test_a_task_that_is_there_with_another_spec_stays_and_is_mentioned(tmp_path:
 
 def test_a_process_that_is_killed_while_it_writes_a_token_leaves_none(tmp_path: Path) -> None:
     killed = (
-        "import os, pathlib, sys; from qidpfl_server.tokens import load_secrets;"
+        "import os, pathlib, sys; from qidpfl_server.ops.tokens import load_secrets;"
         "os.fdopen = lambda *_: os._exit(9); load_secrets(pathlib.Path(sys.argv[1]))"
     )
     assert subprocess.run([sys.executable, "-c", killed, str(tmp_path)], timeout=60).returncode == 9

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qidpfl_server.cli.serve import opened_store
+from qidpfl_server.ops.open_store import opened_store
 from qidpfl_server.service.deliveries import StagedDelivery, accept_updates, largest_norm
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.store import Store

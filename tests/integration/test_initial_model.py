@@ -187,7 +187,7 @@ def test_a_file_that_is_no_model_of_the_task_is_one_line_and_makes_nothing(tmp_p
     path = model_file(tmp_path, ".safetensors", bias=np.zeros(11, dtype=np.float32))
     done = create(tmp_path / "state", "--model", path)
     assert (done.returncode, done.stdout) == (1, "")
-    reason = f"{path} is no model of this task: tensor 'bias' has shape (11,), the layout says (10,)"
+    reason = f"{path} is not a model of this task: tensor 'bias' has shape (11,), the layout says (10,)"
     assert done.stderr == f"qidpfl-server: {reason}\n"
     assert not (tmp_path / "state").exists()
 
@@ -196,8 +196,8 @@ def test_a_file_that_is_no_model_of_the_task_is_one_line_and_makes_nothing(tmp_p
     ("name", "data", "reason"),
     [
         ("broken.safetensors", b"not tensors at all", "cannot be read: "),
-        ("short.f32", MODEL[:-4], "is no model of this task: 2596 bytes, expected 2600 for 650 parameters"),
-        ("hot.f32", MODEL[:-4] + np.float32("inf").tobytes(), "is no model of this task: element 649 is NaN or inf"),
+        ("short.f32", MODEL[:-4], "is not a model of this task: 2596 bytes, expected 2600 for 650 parameters"),
+        ("hot.f32", MODEL[:-4] + np.float32("inf").tobytes(), "is not a model of this task: element 649 is NaN or inf"),
         ("model.pt", MODEL, "must be a .safetensors or .f32 file"),
     ],
 )

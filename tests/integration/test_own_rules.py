@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from qidpfl_server.audit import Report, audit
-from qidpfl_server.cli.serve import opened_store
+from qidpfl_server.ops.open_store import opened_store
 from qidpfl_server.plugins.rules import load_rules
 from qidpfl_server.settings import Settings
 from support.coordinators import NO_TIMEOUTS, ScriptedClient, play_to_the_end

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
-from qidpfl_server.cli.serve import ensure_task, opened_store
+from qidpfl_server.cli.serve import ensure_task
 from qidpfl_server.clock import SystemClock
 from qidpfl_server.domain import EndReason
-from qidpfl_server.ops.results import Results
+from qidpfl_server.ops.auto_export import AutoExport
+from qidpfl_server.ops.open_store import opened_store
 from qidpfl_server.service.lifecycle import end_task, get_task_for_update
 from qidpfl_server.service.tasks import task_spec
 from qidpfl_server.settings import Settings
@@ -83,7 +84,7 @@ def test_results_are_complete_before_anybody_can_see_the_end(settings: Settings,
         seen.append((written["state"], state_for_others(settings)))
 
     with opened_store(settings) as store:
-        store.before_commit(Results(tmp_path / "results").write_ended)
+        store.before_commit(AutoExport(tmp_path / "results").write_ended)
         store.before_commit(look)
         store.write(ending)
     assert seen == [("finished", "enrolling")]
@@ -91,7 +92,7 @@ def test_results_are_complete_before_anybody_can_see_the_end(settings: Settings,
 
 
 def test_what_others_have_ended_is_written_once_somebody_looks(settings: Settings, tmp_path: Path) -> None:
-    results = Results(tmp_path / "results")
+    results = AutoExport(tmp_path / "results")
     with opened_store(settings) as store:
         store.read(results.write_missing)
         assert not (tmp_path / "results").exists()
@@ -103,7 +104,7 @@ def test_what_others_have_ended_is_written_once_somebody_looks(settings: Setting
 def test_a_folder_that_cannot_be_written_does_not_keep_a_task_from_ending(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "results").write_text("not a folder")
     with opened_store(settings) as store:
-        store.before_commit(Results(tmp_path / "results").write_ended)
+        store.before_commit(AutoExport(tmp_path / "results").write_ended)
         store.write(ending)
     assert state_for_others(settings) == "finished"
 
@@ -112,7 +113,7 @@ def test_whoever_may_change_the_folder_may_change_what_is_in_it(settings: Settin
     (tmp_path / "results").mkdir()
     (tmp_path / "results").chmod(0o777)
     with opened_store(settings) as store:
-        store.before_commit(Results(tmp_path / "results").write_ended)
+        store.before_commit(AutoExport(tmp_path / "results").write_ended)
         store.write(ending)
     assert (tmp_path / "results" / "mine").stat().st_mode & 0o777 == 0o777
 

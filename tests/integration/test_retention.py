@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import pytest
 
 from qidpfl_server.audit import audit
-from qidpfl_server.cli.serve import opened_store
 from qidpfl_server.clock import SystemClock, seconds
 from qidpfl_server.domain import Model
 from qidpfl_server.errors import RequestRefused, StoreBusy
 from qidpfl_server.ops.export import read_export
+from qidpfl_server.ops.open_store import opened_store
 from qidpfl_server.service.retention import kept_digests, sweep
 from qidpfl_server.service.tasks import create_task, save_initial_model, task_spec
 from qidpfl_server.settings import Settings

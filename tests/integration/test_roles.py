@@ -18,13 +18,13 @@ from fastapi.routing import iter_route_contexts
 
 from qidpfl_server.api.app import create_app
 from qidpfl_server.clock import SystemClock
+from qidpfl_server.ops.tokens import load_secrets
 from qidpfl_server.service.notifications import ChangeNotifier
 from qidpfl_server.service.scheduler import Scheduler
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.store import Store
-from qidpfl_server.tokens import load_secrets
 from support.coordinators import ScriptedClient, running
 
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}

@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from qidpfl_server.audit import audit
-from qidpfl_server.cli.serve import opened_store
+from qidpfl_server.ops.open_store import opened_store
 from qidpfl_server.settings import Settings
 from support.coordinators import Coordinator
 

@@ -12,10 +12,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from qidpfl_shared.durable_files import write_durably
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
-from .tables import CellRow, ClientRow, DamagedResults, Key, RoundRow, write_durably
+from .tables import CellRow, ClientRow, DamagedResults, Key, RoundRow
 
 
 @dataclass(frozen=True, kw_only=True)

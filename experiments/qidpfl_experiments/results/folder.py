@@ -15,11 +15,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from qidpfl_shared.durable_files import write_durably
+
 from ..methods import SWEEPS
 from ..settings import Setup
 from .calibration import Calibration, write_overrides
 from .cells import CellFiles, CellResult
-from .tables import CalibrationRow, DamagedResults, Tables, TuningRow, read_tables, write_durably, write_tables
+from .tables import CalibrationRow, DamagedResults, Tables, TuningRow, read_tables, write_tables
 
 _OWN_PACKAGES = ("qidpfl-shared", "qidpfl-server", "qidpfl-client", "qidpfl-experiments")
 _PACKAGES = (*_OWN_PACKAGES, "torch", "torchvision", "numpy", "scipy", "scikit-learn", "fastapi", "httpx", "pydantic")

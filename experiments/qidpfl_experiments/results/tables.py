@@ -4,7 +4,6 @@ A cell is one task: a method on one partition of a data set with one seed. Money
 """
 
 import csv
-import os
 import types
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
@@ -242,13 +241,3 @@ def _reader(hint: Any) -> Any:
         (kind,) = (part for part in get_args(hint) if part is not types.NoneType)
         return lambda text: None if text == "" else _reader(kind)(text)
     return {bool: lambda text: text == "True"}.get(hint, hint)
-
-
-def write_durably(path: Path, text: str) -> None:
-    """Replace a file. After a crash it holds either the old text or the new one, never a part."""
-    unfinished = path.with_suffix(".tmp")
-    with unfinished.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)

@@ -8,11 +8,11 @@ import anyio
 from fastapi import FastAPI
 
 from ..clock import Clock
+from ..ops.tokens import Secrets
 from ..service.notifications import ChangeNotifier
 from ..service.scheduler import Scheduler
 from ..settings import Settings
 from ..store.store import Store
-from ..tokens import Secrets
 from . import errors
 from .auth import CallerCache
 from .context import Context

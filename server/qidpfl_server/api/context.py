@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from qidpfl_shared.protocol.messages import BudgetReceipt, UpdateReceipt
 
 from ..clock import Clock, Micros
+from ..ops.tokens import Secrets
 from ..service.declarations import BudgetAnswer, declare
 from ..service.deliveries import Delivery, StagedDelivery, accept_updates, first_receipts
 from ..service.notifications import ChangeNotifier
@@ -16,7 +17,6 @@ from ..service.scheduler import Scheduler
 from ..settings import Settings
 from ..store.store import Store
 from ..store.transaction import Transaction
-from ..tokens import Secrets
 from .batching import RequestBatcher
 from .caches import DownloadCache, SettledRoundCache
 from .metrics import Metrics

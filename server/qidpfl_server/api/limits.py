@@ -6,9 +6,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from qidpfl_shared.protocol.errors import ErrorCode
 
 from .errors import problem_response
-from .http_protocol import UPLOAD_PATHS
 from .metrics import Metrics
 
+# Paths that take vectors end like this. All other bodies are small JSON.
+UPLOAD_PATHS = ("/update", "/models/0")
 # The largest JSON body: a profile with 100,000 labels.
 JSON_LIMIT = 2 << 20
 

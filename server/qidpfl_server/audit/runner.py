@@ -7,9 +7,9 @@ from ..plugins.rules import missing_rules
 from ..service.planning import privacy_accounts
 from ..service.retention import first_kept_version
 from ..store.database import check_integrity
-from ..store.row_checks import all_task_ids, damaged_rows, lost_rows
 from ..store.store import Store
 from ..store.transaction import Transaction
+from ..store.validation import all_task_ids, damaged_rows, lost_rows
 from .checks.models import audit_deliveries, audit_models, audit_recomputation
 from .checks.money import audit_money
 from .checks.plans import PlanAuditor

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
+from qidpfl_shared.durable_files import fsync_dir
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from .. import audit, logs
@@ -18,14 +19,15 @@ from ..errors import CoordinatorError
 from ..identifiers import hash_secret, new_id
 from ..ops.backup import back_up
 from ..ops.export import TableFormat, read_export, write_export
+from ..ops.open_store import opened_store
+from ..ops.tokens import create_private
 from ..plugins.rules import load_rules
 from ..plugins.workloads import find_workload
 from ..service.tasks import task_spec
 from ..settings import Settings
 from ..store.store import Store
-from ..tokens import create_private, sync_folder
 from .options import Rules, Where, guarded, located
-from .serve import check_tls, ensure_task, opened_store, serve
+from .serve import check_tls, ensure_task, serve
 from .tasks import Overrides, TaskName, parsed_overrides, task_named, tasks_app, valid_name
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="The QI-DPFL coordinator.")
@@ -220,7 +222,7 @@ def _keep_if_it_opens(store: Store, name: str, written: Path, path: Path) -> Non
         task = store.read(lambda tx: tx.tasks.by_name(name))
         if task is not None and store.read(lambda tx: tx.tasks.task_of_code(code)) == task.task_id:
             os.replace(written, path)
-            sync_folder(path.parent)
+            fsync_dir(path.parent)
         else:
             written.unlink()
     except FileNotFoundError:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import socket
 import ssl
 import sys
@@ -18,42 +19,25 @@ from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..api.app import create_app
-from ..api.http_protocol import protocol_with
 from ..clock import SystemClock
 from ..errors import CoordinatorError, RequestRefused
 from ..identifiers import new_id
-from ..ops.results import Results
-from ..ops.startup_checks import prepare_blobs, require_living_tasks
+from ..ops.auto_export import AutoExport
+from ..ops.startup_checks import require_living_tasks
+from ..ops.tokens import Secrets, load_secrets
 from ..service.evaluation import Evaluators
 from ..service.notifications import ChangeNotifier
 from ..service.scheduler import Scheduler
 from ..service.tasks import create_task, new_codes, save_initial_model
 from ..settings import Settings
-from ..store.blobs import Blobs
-from ..store.database import exclusive, migrate, open_engine, require_existing
+from ..store.database import exclusive
 from ..store.store import Store
 from ..store.transaction import Transaction
-from ..tokens import Secrets, load_secrets
-from .heaps import share_heaps
+from .http_protocol import protocol_with
 from .progress import is_shown, show_progress
 
 _log = structlog.get_logger()
-
-
-@contextlib.contextmanager
-def opened_store(settings: Settings, *, create: bool = False) -> Iterator[Store]:
-    """The store of these settings, at the version this program knows; one that is not there only if `create`."""
-    engine = open_engine(settings.database_url)
-    if not create:
-        require_existing(engine)
-    migrate(engine)
-    store = Store(engine, Blobs(settings.blob_folder, create=False))
-    try:
-        if create:
-            prepare_blobs(store)
-        yield store
-    finally:
-        store.close()
+_M_ARENA_MAX = -8
 
 
 def ensure_task(
@@ -120,9 +104,9 @@ def serve(
     exit_when_finished: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until all tasks have ended. `prepare` runs once the store is this process's."""
-    share_heaps()
+    _limit_malloc_arenas()
     evaluators = Evaluators(data_dir=settings.data_dir, own=custom_workloads)
-    with exclusive(store.engine), _results(settings, store):
+    with exclusive(store.engine), _auto_export(settings, store):
         store.read(require_living_tasks)
         secrets = load_secrets(settings.state_dir)
         _show_secrets(secrets)
@@ -233,16 +217,16 @@ def _prepare_evaluation(store: Store, evaluators: Evaluators) -> None:
 
 
 @contextlib.contextmanager
-def _results(settings: Settings, store: Store) -> Iterator[None]:
+def _auto_export(settings: Settings, store: Store) -> Iterator[None]:
     """Write what ends here before its end can be seen, and what others have ended at the start and at the stop."""
     if settings.results_dir is None:
         yield
         return
-    results = Results(settings.results_dir)
-    store.before_commit(results.write_ended)
-    store.read(results.write_missing)
+    export = AutoExport(settings.results_dir)
+    store.before_commit(export.write_ended)
+    store.read(export.write_missing)
     yield
-    store.read(results.write_missing)
+    store.read(export.write_missing)
 
 
 def _show_secrets(secrets: Secrets) -> None:
@@ -250,3 +234,15 @@ def _show_secrets(secrets: Secrets) -> None:
     for path in secrets.created:
         value = Path(path).read_text().strip() if sys.stderr.isatty() else "written"
         print(f"{path.stem} token: {value} ({path})", file=sys.stderr)
+
+
+def _limit_malloc_arenas(count: int = 2) -> None:
+    """Let all threads share a few heaps of glibc; no effect with another C library.
+
+    By default glibc gives each thread a heap and keeps freed memory in each of them. Megabytes pass through many
+    threads here, so that memory would grow from round to round.
+    """
+    try:
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, count)
+    except (AttributeError, OSError):
+        return

@@ -18,6 +18,7 @@ from ..clock import SystemClock
 from ..domain import Task
 from ..errors import CoordinatorError
 from ..ops.model_files import read_model_file
+from ..ops.open_store import opened_store
 from ..plugins.rules import load_rules, rules_of
 from ..plugins.workloads import describe_workload
 from ..service.evaluation import Evaluators
@@ -26,7 +27,6 @@ from ..service.tasks import create_task, save_initial_model, start_task, task_sp
 from ..service.views import task_summary, task_view
 from ..store.transaction import Transaction
 from .options import Rules, Where, guarded, located
-from .serve import opened_store
 
 tasks_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, list, show, start and stop tasks.")
 

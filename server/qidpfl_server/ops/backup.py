@@ -1,7 +1,7 @@
-"""A copy of a coordinator's state that another coordinator can run on: database, blobs and secrets.
+"""A copy of the server's state on which another server can run: database, blobs and secrets.
 
-First the database as it is at one moment, then the blobs that this copy refers to: a blob is on disk before anything
-refers to it, so that none can be missing. The copy appears under its name only when it is complete and durable.
+The database is copied first, then the blobs that the copy refers to. No blob can be missing, because a blob is on disk
+before a row refers to it. The backup gets its name only when it is complete and durable.
 """
 
 import os
@@ -12,20 +12,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..cli.serve import opened_store
+from qidpfl_shared.durable_files import fsync_dir, write_synced
+
 from ..errors import CoordinatorError
 from ..service.retention import kept_digests
 from ..settings import Settings
 from ..store.blobs import Blobs
 from ..store.database import copy_sqlite
 from ..store.store import Store
+from .open_store import opened_store
 
 Watch = Callable[[list[str]], Iterable[str]]
 
 
 @dataclass(frozen=True)
 class Backup:
-    """What a backup holds; `missing` blobs are referred to, but not in the store either."""
+    """What a backup contains. `missing` counts blobs that the database names but the store does not have."""
 
     folder: Path
     database: bool
@@ -37,14 +39,14 @@ class Backup:
 def back_up(
     settings: Settings, store: Store, folder: Path, *, blobs_only: bool = False, copy: bool = False, watch: Watch
 ) -> Backup:
-    """Copy a live or stopped store into a new folder; `watch` passes the blobs on one by one and may show progress.
+    """Copy a live or stopped store into a new folder. `watch` iterates over the blobs and may show progress.
 
-    Only SQLite can be copied from here: the database of a PostgreSQL store is left to pg_dump (`blobs_only`).
+    Only a SQLite database can be copied here. For PostgreSQL use pg_dump, then `blobs_only`.
     """
     is_sqlite = store.engine.dialect.name == "sqlite"
     if not is_sqlite and not blobs_only:
         raise CoordinatorError("this store is on PostgreSQL: run pg_dump first, then backup --blobs-only")
-    with _appearing(folder) as partial:
+    with _created_at_once(folder) as partial:
         state = Settings(state_dir=partial, store_url=None, blob_dir=None)
         if blobs_only:
             referenced = store.read(kept_digests, snapshot=True)
@@ -61,38 +63,26 @@ def back_up(
 
 
 @contextmanager
-def _appearing(folder: Path) -> Iterator[Path]:
-    """A folder beside the wished one, which takes its name at the end; nothing is left if that is not reached."""
+def _created_at_once(folder: Path) -> Iterator[Path]:
+    """A temporary folder that is renamed to `folder` at the end, or removed on an error."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CoordinatorError(f"{folder} exists and is not an empty folder")
+        raise CoordinatorError(f"{folder} exists and is not an empty folder: name a new one")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.part-"))
     try:
         yield partial
         for inside in (path for path in partial.rglob("*") if path.is_dir()):
-            _sync(inside)
-        _sync(partial)
+            fsync_dir(inside)
+        fsync_dir(partial)
         os.rename(partial, folder)
-        _sync(folder.parent)
+        fsync_dir(folder.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def _copy_secrets(settings: Settings, target: Path) -> int:
-    """The tokens and enrolment codes, readable by the operator only."""
+    """Copy the tokens and enrolment codes; only the operator can read them."""
     found = sorted([*settings.state_dir.glob("*.token"), *settings.code_folder.glob("*.code")])
     for path in found:
-        descriptor = os.open(target / path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(path.read_bytes())
-            file.flush()
-            os.fsync(file.fileno())
+        write_synced(target / path.name, path.read_bytes(), exclusive=True, mode=0o600)
     return len(found)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

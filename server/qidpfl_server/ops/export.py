@@ -1,18 +1,18 @@
-"""A task as files: its rounds, clients, budgets, payments and ledgers as tables, and its model as safetensors.
+"""Export of a task: rounds, clients, budgets, payments and ledgers as tables, and the model as safetensors.
 
-Like the API, it shows nobody's budget of a round that is still open.
+Like the API, an export does not contain the budgets of a round that is still open.
 """
 
 import csv
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from qidpfl_shared.durable_files import write_durably
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import Ledger, LedgerEntry, RoundResult, RoundState
 from qidpfl_shared.protocol.releases import release_of
@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 class TableFormat(StrEnum):
-    """How tables are written."""
+    """File formats of the tables."""
 
     CSV = "csv"
     JSON = "json"
@@ -38,7 +38,7 @@ class TableFormat(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """Everything that is written of a task, read at one moment."""
+    """Everything that an export writes, read at one moment."""
 
     task: Row
     tables: Mapping[str, tuple[tuple[str, ...], Sequence[Row]]]
@@ -54,21 +54,23 @@ def read_export(store: Store, task_id: str, version: int | None = None) -> Expor
 
 
 def export_inside(tx: Transaction, task_id: str) -> Export:
-    """A task and its newest model as a transaction sees them that may have changed them itself."""
+    """A task and its newest model inside a transaction, with the changes of that transaction."""
     task, described, tables, model = _read(tx, task_id, None)
     data = safetensors_bytes(task.spec, tx.blobs.get(model.digest))
     return Export(task=described, tables=tables, version=model.version, model=data)
 
 
 def write_export(export: Export, folder: Path, table_format: TableFormat) -> list[Path]:
-    """Write an export into a folder, each file whole or not at all; files of the same names are replaced."""
+    """Write an export into a folder. Each file is written as a whole and replaces a file of the same name."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {"task.json": _json(export.task)}
     for name, (columns, rows) in export.tables.items():
         text = _json(rows) if table_format is TableFormat.JSON else _csv(columns, rows)
         files[f"{name}.{table_format}"] = text
     files[f"model-{export.version}.safetensors"] = export.model
-    return [_write(folder / name, data) for name, data in files.items()]
+    for name, data in files.items():
+        write_durably(folder / name, data)
+    return [folder / name for name in files]
 
 
 def _read(
@@ -83,12 +85,12 @@ def _read(
         kept = f"versions {models[0].version} to {models[-1].version} are kept"
         raise RequestRefused(ErrorCode.NOT_FOUND, f"there is no model version {version}; {kept}")
     clients = tx.clients.of_task(task_id)
-    held = tx.rounds.of_task(task_id)
-    results = [round_result(tx, task, known.round_number) for known in held]
+    rounds = tx.rounds.of_task(task_id)
+    results = [round_result(tx, task, known.round_number) for known in rounds]
     ledgers = [(client, ledger(tx, client.client_id)) for client in clients]
-    still_open = {release_of(known.round_number) for known in held if known.state is RoundState.OPEN}
+    still_open = {release_of(known.round_number) for known in rounds if known.state is RoundState.OPEN}
     tables = {
-        "rounds": (_ROUND, [_round_row(known, result) for known, result in zip(held, results, strict=True)]),
+        "rounds": (_ROUND, [_round_row(known, result) for known, result in zip(rounds, results, strict=True)]),
         "clients": (_CLIENT, [_client_row(client) for client in clients]),
         "budgets": (_BUDGET, _budget_rows(results)),
         "payments": (_PAYMENT, _payment_rows(results)),
@@ -114,13 +116,15 @@ _PAYMENT = ("round_number", "client_id", "ordinal", "rho", "amount_micro")
 _LEDGER = ("client_id", "ordinal", *LedgerEntry.model_fields)
 
 
-def _round_row(held: Round, result: RoundResult) -> Row:
-    opened, settled = (None if at is None else as_datetime(at).isoformat() for at in (held.opened_at, held.settled_at))
+def _round_row(round_: Round, result: RoundResult) -> Row:
+    opened, settled = (
+        None if at is None else as_datetime(at).isoformat() for at in (round_.opened_at, round_.settled_at)
+    )
     timing = {
         "opened_at": opened,
         "settled_at": settled,
-        "settlement_s": held.settlement_s,
-        "evaluation_s": held.evaluation_s,
+        "settlement_s": round_.settlement_s,
+        "evaluation_s": round_.evaluation_s,
     }
     return result.model_dump(mode="json", exclude={"own", "clients", "timing"}) | timing
 
@@ -166,20 +170,10 @@ def _json(value: Any) -> bytes:
 
 
 def _csv(columns: tuple[str, ...], rows: Sequence[Row]) -> bytes:
-    """Comma-separated, one heading line; what is null is empty, yes and no are `true` and `false`."""
+    """Comma-separated values with one header line; null is empty, booleans are `true` and `false`."""
     text = io.StringIO()
     table = csv.DictWriter(text, columns, lineterminator="\n")
     table.writeheader()
     for row in rows:
         table.writerow({name: str(v).lower() if isinstance(v, bool) else v for name, v in row.items()})
     return text.getvalue().encode()
-
-
-def _write(path: Path, data: bytes) -> Path:
-    half = path.with_name(f".{path.name}.part")
-    try:
-        half.write_bytes(data)
-        os.replace(half, path)
-    finally:
-        half.unlink(missing_ok=True)
-    return path

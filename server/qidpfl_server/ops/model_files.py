@@ -1,4 +1,4 @@
-"""Models as files: named tensors in the safetensors format, or the flat float32 vector of the wire."""
+"""Model files: named tensors in the safetensors format, or the flat float32 vector of the protocol."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ from ..errors import CoordinatorError
 
 
 def safetensors_bytes(spec: TaskSpec, vector: bytes) -> bytes:
-    """A model's flat vector as named tensors in the safetensors format."""
+    """The flat vector of a model as named tensors in the safetensors format."""
     return save(dict(unflatten(vector=decode(vector, dimension=spec.dimension), layout=spec.layout)))
 
 
 def read_model_file(path: Path, spec: TaskSpec) -> Parameters:
-    """The model in a file, which must be one of this task: FILE.safetensors, or FILE.f32 as it goes over the wire."""
+    """Read a model of this task from FILE.safetensors, or from FILE.f32 with the vector of the protocol."""
     data = path.read_bytes()
     try:
         if path.suffix == ".safetensors":
@@ -26,7 +26,7 @@ def read_model_file(path: Path, spec: TaskSpec) -> Parameters:
         if path.suffix == ".f32":
             return decode(data, dimension=spec.dimension)
     except WireError as error:
-        raise CoordinatorError(f"{path} is no model of this task: {error.detail}") from error
+        raise CoordinatorError(f"{path} is not a model of this task: {error.detail}") from error
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CoordinatorError(f"{path} cannot be read: {error}") from error
     raise CoordinatorError(f"{path} must be a .safetensors or .f32 file")

@@ -1,4 +1,4 @@
-"""What has to be in order before a coordinator may start: later it could only end a task for it."""
+"""Checks before the server starts: at the start it can refuse, later it could only fail the task."""
 
 from qidpfl_shared.protocol.messages import RoundState
 
@@ -10,17 +10,17 @@ from ..store.transaction import Transaction
 
 
 def prepare_blobs(store: Store) -> None:
-    """Make the folder of blobs for a new store; refuse one that has tasks, but lost its folder."""
+    """Create the blob folder of a new store. Raise if the store has tasks but the folder is missing."""
     if not store.blobs.present and store.read(lambda tx: tx.tasks.count()):
         raise DamagedState(
-            f"there are tasks, but no folder of their models and updates at {store.blobs.root}: mount it,"
+            f"the store has tasks, but their models and updates are not at {store.blobs.root}: mount this folder,"
             " or name the right one with --blob-dir"
         )
     store.blobs.create()
 
 
 def require_living_tasks(tx: Transaction) -> None:
-    """Refuse to start if what the next step of a living task needs cannot be read or is not there."""
+    """Raise if rules, rows or the model that a running task needs next are missing or cannot be read."""
     for task in tx.tasks.all():
         if not task.ended:
             for reason in missing_rules(task.spec).values():
@@ -31,9 +31,9 @@ def require_living_tasks(tx: Transaction) -> None:
 
 
 def _require_rounds(tx: Transaction, task: Task) -> None:
-    for held in tx.rounds.of_task(task.task_id):
-        if held.state is RoundState.OPEN:
-            place = (task.task_id, held.round_number)
+    for round_ in tx.rounds.of_task(task.task_id):
+        if round_.state is RoundState.OPEN:
+            place = (task.task_id, round_.round_number)
             for read in (tx.rounds.invitations, tx.rounds.budgets, tx.rounds.updates):
                 read(*place)
 

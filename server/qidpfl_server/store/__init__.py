@@ -1,9 +1,10 @@
-"""Where everything durable lives: one SQL database and one folder of blobs.
+"""All durable state: one SQL database and one folder of blobs.
 
 schema          the tables
-database        SQLite or PostgreSQL, opened the way that loses nothing
-transaction     what can be read and written inside one transaction
-store           one writer that lets waiting writes share a commit; readers beside it
-soundness       rows checked as they are read
+database        SQLite or PostgreSQL, with settings that make each commit durable
+repositories    reads and writes of the tables
+transaction     the repositories inside one transaction
+store           readers, and one writer that commits waiting writes together
+validation      checks of stored rows
 blobs           content-addressed files
 """

@@ -1,7 +1,7 @@
-"""Content-addressed files: what has a digest here is complete, and is checked whenever it is read.
+"""Content-addressed files: the name of a blob is the SHA-256 of its bytes, which is checked at every read.
 
-A file is written under a name of its own, synced, renamed to its digest, and the folder is synced: a name in `objects`
-never points to half a file, and an acknowledged one survives a power cut.
+A blob is written under a temporary name and fsynced, then renamed to its digest, then the folder is fsynced. So a name
+in `objects` never belongs to a partial file, and an acknowledged blob survives a power cut.
 """
 
 import errno
@@ -14,17 +14,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+from qidpfl_shared.durable_files import fsync_dir
+
 from ..clock import Micros
 from ..errors import DamagedState, StorageFull, StoreBusy
 
-_PIECE = 1 << 20
-_AWAY = "the folder of models and updates is not there"
+_CHUNK_BYTES = 1 << 20
+_MISSING = "the folder of models and updates is missing"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextmanager
 def translated_full_disk() -> Iterator[None]:
-    """Turn the operating system's "no space" into our own error."""
+    """Raise `StorageFull` for the errors of the operating system that mean "no space"."""
     try:
         yield
     except OSError as error:
@@ -34,9 +36,9 @@ def translated_full_disk() -> Iterator[None]:
 
 
 class StagedBlob:
-    """A blob that is being written. Leaving its context removes it unless it was published.
+    """A blob that is being written. Leaving its context removes the file unless the blob was published.
 
-    The disk is first touched by `write`, so that a blob may be made, and left unwritten, where nothing may block.
+    Only `write` uses the disk, so that the event loop may create a blob.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -57,7 +59,7 @@ class StagedBlob:
         self.byte_length += len(data)
 
     def sync(self) -> None:
-        """Make the bytes durable; the name follows at publication."""
+        """Fsync the bytes. `publish` gives them their name."""
         assert self._file is not None
         with translated_full_disk():
             self._file.flush()
@@ -83,7 +85,7 @@ class StagedBlob:
 
 
 class Blobs:
-    """A folder of blobs; one that is not there is made only if `create`."""
+    """A folder of blobs. A missing folder is created only if `create`."""
 
     def __init__(self, root: Path, *, create: bool = True) -> None:
         self.root = root
@@ -94,11 +96,11 @@ class Blobs:
 
     @property
     def present(self) -> bool:
-        """Whether the folder is there; a disk that is not mounted leaves an empty one."""
+        """Whether the folder exists; the mount point of a disk that is not mounted is empty."""
         return self._objects.is_dir()
 
     def create(self) -> None:
-        """Make the folder where it is not there."""
+        """Create the folder if it is missing."""
         for folder in (self._objects, self._staging):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -107,7 +109,7 @@ class Blobs:
         return StagedBlob(self._staging)
 
     def publish(self, blob: StagedBlob) -> None:
-        """Give a synced blob its name. Durable only after `sync_names`."""
+        """Rename a fsynced blob to its digest. The name is durable only after `sync_names`."""
         with translated_full_disk():
             os.replace(blob.path, self._path(blob.digest))
         blob.published = True
@@ -115,11 +117,7 @@ class Blobs:
     def sync_names(self) -> None:
         """Make the names of all published blobs durable."""
         with translated_full_disk():
-            descriptor = os.open(self._objects, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            fsync_dir(self._objects)
 
     def put(self, data: bytes) -> str:
         """Store bytes durably and return their digest."""
@@ -131,26 +129,26 @@ class Blobs:
         return blob.digest
 
     def get(self, digest: str) -> bytes:
-        """The bytes of this digest, checked."""
+        """The bytes of this digest, after a check."""
         try:
             data = self._path(digest).read_bytes()
         except FileNotFoundError:
             if not self.present:
-                # Somebody has to mount it: no reason to end a task.
-                raise StoreBusy(_AWAY) from None
-            # Clients may read what is said here, so that it names no folder.
+                # The operator must mount it. This is no reason to fail a task.
+                raise StoreBusy(_MISSING) from None
+            # Clients may read this message, so it does not name the folder.
             raise DamagedState(f"blob {digest} is missing from the blob folder") from None
         if hashlib.sha256(data).hexdigest() != digest:
-            raise DamagedState(f"blob {digest} in the blob folder does not have the bytes of its name")
+            raise DamagedState(f"blob {digest} in the blob folder does not match its digest")
         return data
 
     def has(self, digest: str) -> bool:
         return self._path(digest).exists()
 
     def copy_to(self, target: "Blobs", digest: str, *, link: bool) -> bool:
-        """Give another folder this blob, as a hard link where `link` and the file system allow; False if it is gone.
+        """Copy this blob to another folder, as a hard link if `link` and the disk allow it; False if it is missing.
 
-        A blob is never changed in place, so that a link is as good as a copy until the disk fails.
+        A blob is never changed in place, so a link is as good as a copy, unless the disk fails.
         """
         source = self._path(digest)
         if link:
@@ -159,10 +157,10 @@ class Blobs:
                 return True
         try:
             with source.open("rb") as file, target.stage() as blob:
-                while piece := file.read(_PIECE):
-                    blob.write(piece)
+                while chunk := file.read(_CHUNK_BYTES):
+                    blob.write(chunk)
                 if blob.digest != digest:
-                    raise DamagedState(f"blob {digest} in {self._objects} does not have the bytes of its name")
+                    raise DamagedState(f"blob {digest} in {self._objects} does not match its digest")
                 blob.sync()
                 target.publish(blob)
         except FileNotFoundError:
@@ -177,12 +175,12 @@ class Blobs:
         self._path(digest).unlink(missing_ok=True)
 
     def sweep(self, referenced: set[str], *, before: Micros) -> int:
-        """Remove the files that nothing refers to and that were written before this moment; how many they were."""
+        """Remove the unreferenced files that were written before this moment; return their number."""
         files = [*self._staging.iterdir(), *self._objects.iterdir()]
         return sum(self._remove_old(path, before) for path in files if path.name not in referenced)
 
     def _remove_old(self, path: Path, before: Micros) -> bool:
-        """Remove a file if it is old. Its name may get new bytes at any moment, so that it is looked at aside."""
+        """Remove an old file. It is renamed first, because an upload may write new bytes under its name meanwhile."""
         try:
             if not _is_older(path, before):
                 return False

@@ -1,4 +1,4 @@
-"""SQLite by default, PostgreSQL by URL, each opened the way that loses nothing."""
+"""SQLite by default, PostgreSQL by URL; both with settings that make each commit durable."""
 
 import fcntl
 import os
@@ -13,16 +13,24 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
 from ..errors import CoordinatorError, DamagedState, StorageFull, StoreBusy
 
 _BUSY_TIMEOUT_S = 5.0
 _MIGRATIONS = Path(__file__).parent / "migrations"
+# Primary result codes of SQLite, and SQLSTATEs of PostgreSQL (appendix A of its manual).
+_SQLITE_FULL = {sqlite3.SQLITE_FULL}
+_SQLITE_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_POSTGRESQL_FULL = {"53100"}
+# Serialization failure, deadlock, lock or statement timeout, idle timeout, too many connections.
+_POSTGRESQL_BUSY = {"40001", "40P01", "55P03", "57014", "25P03", "53300"}
+# Connection exceptions, and a server that shuts down or starts.
+_POSTGRESQL_AWAY = ("08", "57P")
 
 
 def open_engine(url: str) -> Engine:
-    """An engine for this URL. Every transaction that writes is serialised and durable when it returns."""
+    """An engine for this URL. Transactions that write run one after the other and are durable when they return."""
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":
@@ -30,7 +38,7 @@ def open_engine(url: str) -> Engine:
         if parsed.get_backend_name() == "postgresql":
             return _open_postgresql(parsed)
     except (ArgumentError, ValueError):
-        # It may hold a password: neither it nor what was said of it is shown.
+        # The URL may contain a password: neither the URL nor the message of the error is shown.
         raise DamagedState("the store URL is not a database URL: use sqlite:///file or postgresql://…") from None
     raise DamagedState(f"{parsed.get_backend_name()} is not supported: use sqlite:///file or postgresql://…")
 
@@ -40,14 +48,14 @@ def _open_sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _record: Any) -> None:
-        # The driver's own transaction handling would begin late and without IMMEDIATE.
+        # The driver would begin transactions late and without IMMEDIATE.
         connection.isolation_level = None
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        # A read that turns into a write fails at once under contention; a writer takes its place from the start.
+        # A read that becomes a write can fail at once under contention, so a writer takes the lock at its start.
         reading = connection.get_execution_options().get("read_only", False)
         connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
@@ -58,7 +66,7 @@ def _open_postgresql(url: URL) -> Engine:
     options = " ".join(
         f"-c {name}={value}"
         for name, value in (
-            # By default a paused or cut-off process would keep its locks for ever.
+            # Without these limits a paused or disconnected process would keep its locks forever.
             ("idle_in_transaction_session_timeout", "15s"),
             ("lock_timeout", "5s"),
             ("statement_timeout", "60s"),
@@ -77,7 +85,7 @@ def _open_postgresql(url: URL) -> Engine:
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Turn what the database says into our own errors."""
+    """Raise the errors of the database driver as `CoordinatorError`."""
     try:
         yield
     except CoordinatorError:
@@ -87,18 +95,26 @@ def translated_errors() -> Iterator[None]:
 
 
 def _translated(error: DBAPIError) -> CoordinatorError:
-    said = str(error.orig)
-    if ("full" in said and "disk" in said) or "No space left" in said:
+    driver_error = error.orig
+    if isinstance(driver_error, sqlite3.Error):
+        # The low byte of an extended result code is its primary code. An error of the Python module has no code.
+        code = getattr(driver_error, "sqlite_errorcode", 0) & 0xFF
+        full, busy = code in _SQLITE_FULL, code in _SQLITE_BUSY
+    else:
+        state = getattr(driver_error, "sqlstate", None)
+        full = state in _POSTGRESQL_FULL
+        # Without a SQLSTATE the error comes from the driver: the server was not reached or the connection was lost.
+        lost = state is None and isinstance(error, (OperationalError, InterfaceError))
+        busy = lost or state in _POSTGRESQL_BUSY or (state is not None and state.startswith(_POSTGRESQL_AWAY))
+    if full:
         return StorageFull("the database has no space left")
-    locked = "locked" in said or "busy" in said
-    retryable = getattr(error.orig, "sqlstate", None) in {"40001", "40P01", "55P03", "57014", "25P03", "57P01"}
-    if locked or retryable or error.connection_invalidated or "connection" in said:
-        return StoreBusy("the database is locked or away")
-    return DamagedState(f"the database refused: {said.splitlines()[0]}")
+    if busy or error.connection_invalidated:
+        return StoreBusy("the database is locked or cannot be reached")
+    return DamagedState(f"the database reports an error: {str(driver_error).splitlines()[0]}")
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the tables to the version this program knows; refuse a store that is newer or not ours."""
+    """Migrate the tables to the schema of this program. Raise for a store that is newer or of another program."""
     if engine.dialect.name == "sqlite" and engine.url.database:
         _make_private(Path(engine.url.database))
     config = Config()
@@ -106,27 +122,27 @@ def migrate(engine: Engine) -> None:
     try:
         with engine.begin() as connection:
             if engine.dialect.name == "postgresql":
-                # Several coordinators may find the same empty database: one of them makes the tables.
+                # Several servers may start on the same empty database: only one of them may create the tables.
                 connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('qidpfl.migrate'))"))
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     except CommandError as error:
         known = ScriptDirectory.from_config(config).get_current_head()
         raise DamagedState(
-            f"the store at {_shown(engine)} has another version than {known}, the one this program knows: {error}"
+            f"the store at {_shown(engine)} does not have schema version {known} of this program: {error}"
         ) from error
     except SQLAlchemyError as error:
         raise _unusable(engine, error) from error
 
 
 def _make_private(database: Path) -> None:
-    """Make an empty file for the operator only where there is none; SQLite's other files get the same mode."""
+    """Create the file if it is missing, readable by the operator only; SQLite gives its other files the same mode."""
     database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.close(os.open(database, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def check_integrity(engine: Engine) -> list[str]:
-    """What the database itself finds wrong with its file; PostgreSQL checks its pages whenever it reads them."""
+    """The problems that SQLite finds in its file. PostgreSQL checks its pages when it reads them."""
     if engine.dialect.name != "sqlite":
         return []
     with engine.connect().execution_options(read_only=True) as connection:
@@ -135,13 +151,13 @@ def check_integrity(engine: Engine) -> list[str]:
 
 
 def copy_sqlite(engine: Engine, target: Path) -> None:
-    """Copy a SQLite store, live or stopped, as it is at one moment, and make the copy durable."""
+    """Copy a live or stopped SQLite database as it is at one moment, and fsync the copy."""
     source = engine.raw_connection()
     _make_private(target)
     try:
         copy = sqlite3.connect(target)
         try:
-            # All pages in one step: the copy is one snapshot, writers go on meanwhile and never make it start again.
+            # All pages in one step: the copy is one snapshot, and a concurrent write does not restart it.
             source.driver_connection.backup(copy)  # type: ignore[union-attr]
         finally:
             copy.close()
@@ -154,7 +170,7 @@ def copy_sqlite(engine: Engine, target: Path) -> None:
 
 
 def require_existing(engine: Engine) -> None:
-    """Refuse a place that holds no store: a command that only looks must not make one."""
+    """Raise if there is no store: a command that only reads must not create one."""
     database = engine.url.database
     present = engine.dialect.name != "sqlite" or not database or Path(database).is_file()
     if present:
@@ -169,7 +185,7 @@ def require_existing(engine: Engine) -> None:
 
 @contextmanager
 def exclusive(engine: Engine) -> Iterator[None]:
-    """Hold the SQLite store for this process: two coordinators on one file would not see each other's waiters."""
+    """Lock the SQLite store for this process: two servers on one file would not notify each other of changes."""
     if engine.dialect.name != "sqlite" or not engine.url.database:
         yield
         return

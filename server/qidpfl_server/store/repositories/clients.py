@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 from ...clock import Micros
 from ...domain import Client, ClientState
 from ..schema import clients
-from ..soundness import rows_of
+from ..validation import rows_of
 
 # Built once: to build a statement costs several times as much as to run it.
 _SOME = select(clients).where(clients.c.client_id.in_(bindparam("client_ids", expanding=True)))

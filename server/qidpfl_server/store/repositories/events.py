@@ -8,7 +8,7 @@ from qidpfl_shared.protocol.messages import Event
 
 from ...clock import Micros, as_datetime
 from ..schema import events
-from ..soundness import rows_of
+from ..validation import rows_of
 
 
 class EventRows:

@@ -3,30 +3,105 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Table, func, insert, select, update
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+    update,
+)
 
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState
 
 from ...clock import Micros
-from ...domain import Budget, BudgetState, Round, RoundInvitation, Update
-from ..schema import budgets, invitations, payments, rounds, updates
-from ..soundness import rows_of
-from .round_queries import (
-    AWAITED,
-    KNOWN_DIGESTS,
-    LATEST,
-    OF_CLIENTS,
-    OF_ROUND,
-    PUT_BUDGET,
-    ROUND,
-    SPENT_BY_ALL,
-    SPENT_BY_SOME,
+from ...domain import Budget, BudgetState, ClientState, Round, RoundInvitation, Update
+from ..schema import budgets, clients, invitations, payments, rounds, updates
+from ..validation import rows_of
+
+# A statement names at most this many clients; for more it reads all rows.
+_MAX_NAMED = 1000
+
+# Statements that a busy round repeats are built once: to build one costs several times as much as to run it.
+_task_id: BindParameter[str] = bindparam("task_id")
+_round_number: BindParameter[int] = bindparam("round_number")
+
+_OF_TASK = select(rounds).where(rounds.c.task_id == _task_id)
+_ROUND = _OF_TASK.where(rounds.c.round_number == _round_number)
+_LATEST = _OF_TASK.order_by(rounds.c.round_number.desc()).limit(1)
+
+# By table: all its rows of a round, and those of some clients.
+_OF_ROUND = {
+    table: select(table).where(table.c.task_id == _task_id, table.c.round_number == _round_number)
+    for table in (invitations, budgets, updates, payments)
+}
+_OF_CLIENTS = {
+    table: query.where(table.c.client_id.in_(bindparam("client_ids", expanding=True)))
+    for table, query in _OF_ROUND.items()
+}
+
+_KNOWN_DIGESTS = select(updates.c.digest).where(
+    updates.c.task_id == _task_id, updates.c.digest.in_(bindparam("digests", expanding=True))
 )
 
-# More clients than this are not named one by one in a statement.
-_MOST_NAMED = 1000
+_PUT_BUDGET = text(
+    "INSERT INTO budgets (task_id, round_number, client_id, state, rho, reason, recorded_at)"
+    " VALUES (:task_id, :round_number, :client_id, :state, :rho, :reason, :recorded_at)"
+    " ON CONFLICT (task_id, round_number, client_id) DO UPDATE"
+    " SET state = excluded.state, rho = excluded.rho, reason = excluded.reason, recorded_at = excluded.recorded_at"
+)
+
+
+def _awaited(*, silent: bool) -> Select[tuple[str]]:
+    """One invited client that may still deliver."""
+    same_seat = [
+        and_(*(table.c[key] == invitations.c[key] for key in ("task_id", "round_number", "client_id")))
+        for table in (budgets, updates)
+    ]
+    joined = (
+        invitations.join(clients, clients.c.client_id == invitations.c.client_id)
+        .outerjoin(budgets, same_seat[0])
+        .outerjoin(updates, same_seat[1])
+    )
+    answered = budgets.c.state.in_((BudgetState.DECLARED, BudgetState.JOINED))
+    return (
+        select(invitations.c.client_id)
+        .select_from(joined)
+        .where(
+            invitations.c.task_id == _task_id,
+            invitations.c.round_number == _round_number,
+            invitations.c.standing == Standing.INVITED,
+            clients.c.state == ClientState.SELECTED,
+            updates.c.digest.is_(None),
+            or_(answered, budgets.c.state.is_(None)) if silent else answered,
+        )
+        .limit(1)
+    )
+
+
+# By whether those who have not answered are waited for too.
+_AWAITED = {silent: _awaited(silent=silent) for silent in (False, True)}
+
+_SPENT = (
+    select(budgets.c.round_number, budgets.c.client_id, budgets.c.rho)
+    .select_from(
+        budgets.join(
+            updates, and_(*(budgets.c[key] == updates.c[key] for key in ("task_id", "round_number", "client_id")))
+        )
+    )
+    .where(budgets.c.task_id == _task_id)
+    .order_by(budgets.c.round_number)
+)
+_SPENT_BY_SOME = _SPENT.where(budgets.c.client_id.in_(bindparam("client_ids", expanding=True)))
 
 
 class RoundRows:
@@ -51,11 +126,11 @@ class RoundRows:
         )
 
     def get(self, task_id: str, round_number: int) -> Round | None:
-        row = self._connection.execute(ROUND, {"task_id": task_id, "round_number": round_number}).one_or_none()
+        row = self._connection.execute(_ROUND, {"task_id": task_id, "round_number": round_number}).one_or_none()
         return None if row is None else _round(row)
 
     def latest(self, task_id: str) -> Round | None:
-        row = self._connection.execute(LATEST, {"task_id": task_id}).one_or_none()
+        row = self._connection.execute(_LATEST, {"task_id": task_id}).one_or_none()
         return None if row is None else _round(row)
 
     def of_task(self, task_id: str) -> list[Round]:
@@ -124,7 +199,7 @@ class RoundRows:
     def awaits(self, task_id: str, round_number: int, *, silent: bool) -> bool:
         """Whether an invited client may still deliver: one with a budget or, with `silent`, one without an answer."""
         key = {"task_id": task_id, "round_number": round_number}
-        return self._connection.execute(AWAITED[silent], key).scalar() is not None
+        return self._connection.execute(_AWAITED[silent], key).scalar() is not None
 
     def put_budget(self, known: Round, *answers: Budget) -> None:
         """Insert or replace clients' answers."""
@@ -139,7 +214,7 @@ class RoundRows:
             for answer in answers
         ]
         if rows:
-            self._connection.execute(PUT_BUDGET, rows)
+            self._connection.execute(_PUT_BUDGET, rows)
 
     def budgets(self, task_id: str, round_number: int, among: Collection[str] | None = None) -> dict[str, Budget]:
         return {row.client_id: _budget(row) for row in self._of_round(budgets, task_id, round_number, among)}
@@ -177,7 +252,7 @@ class RoundRows:
     def known_digests(self, task_id: str, digests: Collection[str]) -> set[str]:
         """Which of these are the bytes of an update of the task."""
         where = {"task_id": task_id, "digests": list(digests)}
-        return set(self._connection.execute(KNOWN_DIGESTS, where).scalars())
+        return set(self._connection.execute(_KNOWN_DIGESTS, where).scalars())
 
     def judge(self, known: Round, client_id: str, *, verdict: NoiseVerdict | None, accepted: bool) -> None:
         where = _where(updates, known.task_id, known.round_number, client_id)
@@ -199,7 +274,7 @@ class RoundRows:
         """Every round a client has answered: its budget, its update and its payment."""
         own = (budgets.c.task_id == task_id, budgets.c.client_id == client_id)
         answered = self._connection.execute(select(budgets).where(*own).order_by(budgets.c.round_number)).all()
-        known = {held.round_number: held for held in self.of_task(task_id)}
+        known = {past.round_number: past for past in self.of_task(task_id)}
         sent = {row.round_number: _update(row) for row in self._of_client(updates, task_id, client_id)}
         paid = {row.round_number: _amount(row) for row in self._of_client(payments, task_id, client_id)}
         return [
@@ -209,10 +284,10 @@ class RoundRows:
 
     def spent_budgets(self, task_id: str, client_ids: Collection[str]) -> list[tuple[int, str, float]]:
         """(round, client, rho) of every update that came from these clients."""
-        if len(client_ids) <= _MOST_NAMED:
-            rows = self._connection.execute(SPENT_BY_SOME, {"task_id": task_id, "client_ids": list(client_ids)})
+        if len(client_ids) <= _MAX_NAMED:
+            rows = self._connection.execute(_SPENT_BY_SOME, {"task_id": task_id, "client_ids": list(client_ids)})
         else:
-            rows = self._connection.execute(SPENT_BY_ALL, {"task_id": task_id})
+            rows = self._connection.execute(_SPENT, {"task_id": task_id})
         return [(number, client_id, rho) for number, client_id, rho in rows if client_id in client_ids]
 
     def _of_round(
@@ -220,8 +295,8 @@ class RoundRows:
     ) -> Sequence[Row[Any]]:
         key: dict[str, Any] = {"task_id": task_id, "round_number": round_number}
         if among is None:
-            return self._connection.execute(OF_ROUND[table], key).all()
-        return self._connection.execute(OF_CLIENTS[table], key | {"client_ids": list(among)}).all()
+            return self._connection.execute(_OF_ROUND[table], key).all()
+        return self._connection.execute(_OF_CLIENTS[table], key | {"client_ids": list(among)}).all()
 
     def _of_client(self, table: Table, task_id: str, client_id: str) -> Sequence[Row[Any]]:
         where = (table.c.task_id == task_id, table.c.client_id == client_id)

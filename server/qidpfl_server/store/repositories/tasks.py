@@ -13,7 +13,7 @@ from ...clock import Micros
 from ...domain import Model, Task
 from ...errors import DamagedState
 from ..schema import enrolment_codes, models, tasks
-from ..soundness import rows_of
+from ..validation import rows_of
 
 # Built once: to build a statement costs several times as much as to run it.
 _TASK = select(tasks).where(tasks.c.task_id == bindparam("task_id"))

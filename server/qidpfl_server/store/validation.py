@@ -1,20 +1,28 @@
-"""What is wrong with stored rows, found without decoding them: types, names, and references to rows that are gone."""
+"""Validation of stored rows: SQLite accepts any value in any column, and an operator may have edited the file.
+
+`rows_of` checks rows as they are read. `damaged_rows` and `lost_rows` find everything that is wrong without decoding
+the rows: types, names, and references to rows that do not exist.
+"""
 
 import json
 import math
 import re
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
-from sqlalchemy import Boolean, Column, Connection, Double, Integer, Table, column, select
+from sqlalchemy import Boolean, Column, Connection, Double, Integer, Row, Table, column, select
 
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState, TaskState
 
 from ..domain import BudgetState, ClientState
+from ..errors import DamagedState
 from .schema import budgets, clients, invitations, models, payments, rounds, tasks, updates
+
+Read = TypeVar("Read")
 
 _CHOICES: dict[tuple[str, str], type[StrEnum]] = {
     ("tasks", "state"): TaskState,
@@ -28,11 +36,47 @@ _DIGESTS = {("tasks", "spec_digest"), ("models", "digest"), ("models", "momentum
 _OF_ROUND_AND_CLIENT = (invitations, budgets, updates, payments)
 _LONGEST_SHOWN = 60
 
-Values = dict[str, Any]
+
+def rows_of(table: Table) -> Callable[[Callable[[Row[Any]], Read]], Callable[[Row[Any]], Read]]:
+    """Decorate a function that reads whole rows of a table: a row it cannot read is `DamagedState` with its key."""
+    columns = list(table.columns)
+    allowed = [_kinds(column) for column in columns]
+    # Most rows have the same types, so that one lookup in this set checks almost all of them.
+    sound: set[tuple[type, ...]] = set()
+
+    def guard(read: Callable[[Row[Any]], Read]) -> Callable[[Row[Any]], Read]:
+        @wraps(read)
+        def guarded(row: Row[Any]) -> Read:
+            kinds = tuple(map(type, row))
+            if kinds not in sound:
+                for column, kind, fitting in zip(columns, kinds, allowed, strict=True):
+                    if kind not in fitting:
+                        raise _damaged(table, row, f"{column.name} is of type {kind.__name__}")
+                sound.add(kinds)
+            try:
+                return read(row)
+            except (ValueError, TypeError, ArithmeticError) as error:
+                raise _damaged(table, row, str(error).partition("\n")[0]) from error
+
+        return guarded
+
+    return guard
+
+
+def _kinds(column: Column[Any]) -> set[type]:
+    kinds: set[type] = {column.type.python_type}
+    if float in kinds:
+        kinds.add(int)
+    return kinds | {type(None)} if column.nullable else kinds
+
+
+def _damaged(table: Table, row: Row[Any], reason: str) -> DamagedState:
+    key = ", ".join(f"{column.name} {row._mapping[column]}" for column in table.primary_key)
+    return DamagedState(f"the row with {key} in table {table.name} cannot be read: {reason}")
 
 
 def all_task_ids(connection: Connection) -> list[str]:
-    """The ids of all tasks, the oldest first, however damaged their rows are."""
+    """The ids of all tasks, the oldest first, even if their rows are damaged."""
     query: Any = select(column("task_id")).select_from(tasks).order_by(tasks.c.opened_at, tasks.c.task_id)
     return [str(task_id) for task_id in connection.execute(query).scalars()]
 
@@ -40,11 +84,11 @@ def all_task_ids(connection: Connection) -> list[str]:
 def damaged_rows(connection: Connection, task_id: str) -> Iterator[str]:
     """What is wrong with the rows of a task, each with its table and key."""
     for table in (tasks, clients, rounds, models):
-        yield from _damaged(connection, table, task_id)
+        yield from _damaged_values(connection, table, task_id)
     numbers = set(connection.execute(_raw(rounds, task_id, "round_number")).scalars())
     known = set(connection.execute(_raw(clients, task_id, "client_id")).scalars())
     for table in _OF_ROUND_AND_CLIENT:
-        yield from _damaged(connection, table, task_id)
+        yield from _damaged_values(connection, table, task_id)
         for number, client_id in connection.execute(_raw(table, task_id, "round_number", "client_id")):
             if number not in numbers or client_id not in known:
                 yield f"table {table.name}, round {number}, client {client_id}: there is no such round or client"
@@ -59,14 +103,14 @@ def lost_rows(connection: Connection) -> Iterator[str]:
 
 
 def _raw(table: Table, task_id: str, *names: str) -> Any:
-    """The columns as the driver gives them: no conversion that could fail."""
+    """The columns as the driver returns them, without a conversion that could fail."""
     return select(*(column(name) for name in names)).select_from(table).where(table.c.task_id == task_id)
 
 
-def _damaged(connection: Connection, table: Table, task_id: str) -> Iterator[str]:
+def _damaged_values(connection: Connection, table: Table, task_id: str) -> Iterator[str]:
     tests = {known.name: _test(table, known) for known in table.columns}
     for row in connection.execute(_raw(table, task_id, *tests)):
-        values: Values = dict(zip(tests, row, strict=True))
+        values = dict(zip(tests, row, strict=True))
         key = ", ".join(f"{known.name} {values[known.name]}" for known in table.primary_key.columns)
         for name, is_sound in tests.items():
             if not is_sound(values[name]):
@@ -74,7 +118,7 @@ def _damaged(connection: Connection, table: Table, task_id: str) -> Iterator[str
 
 
 def _test(table: Table, known: Column[Any]) -> Callable[[Any], bool]:
-    """Whether a value may stand in a column."""
+    """A function that tells whether a value is valid in a column."""
     place = (table.name, known.name)
     if place in _CHOICES:
         choices = {choice.value for choice in _CHOICES[place]}
@@ -84,9 +128,9 @@ def _test(table: Table, known: Column[Any]) -> Callable[[Any], bool]:
     elif place == ("clients", "label_counts"):
         is_sound = _is_counts
     elif isinstance(known.type, Boolean):
-        is_sound = _is_truth
+        is_sound = _is_boolean
     elif isinstance(known.type, Integer):
-        is_sound = _is_whole
+        is_sound = _is_count
     elif isinstance(known.type, Double):
         is_sound = _is_number
     else:
@@ -103,16 +147,16 @@ def _is_counts(value: Any) -> bool:
         counts = json.loads(value)
     except (TypeError, ValueError, RecursionError):
         return False
-    return isinstance(counts, list) and all(map(_is_whole, counts))
+    return isinstance(counts, list) and all(map(_is_count, counts))
 
 
-def _is_truth(value: Any) -> bool:
-    # SQLite has no truth values of its own.
+def _is_boolean(value: Any) -> bool:
+    # SQLite stores booleans as integers.
     return type(value) in (bool, int) and value in (0, 1)
 
 
-def _is_whole(value: Any) -> bool:
-    # Everything that is counted, timed or paid.
+def _is_count(value: Any) -> bool:
+    # Counts, times and amounts of money.
     return type(value) is int and value >= 0
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ..api.limits import UPLOAD_PATHS
+
 _HEADER_LIMIT = 64 * 1024
-# Paths that take vectors end like this. All other bodies are small JSON.
-UPLOAD_PATHS = ("/update", "/models/0")
 _JSON_TIMEOUT_S = 10.0
 
 

@@ -1,4 +1,4 @@
-"""Tasks as files in a folder, written by the very transaction that ends them: before anybody can see the end."""
+"""Automatic export of tasks: the transaction that ends a task also writes its files, before a client sees the end."""
 
 import os
 import stat
@@ -15,12 +15,12 @@ from .export import TableFormat, export_inside, write_export
 _log = structlog.get_logger()
 
 
-class Results:
-    """A folder with one folder for each task that has ended."""
+class AutoExport:
+    """Writes each task that has ended to a folder of its own in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        # A commit that fails is tried again at another time, and so are its files.
+        # A failed commit is tried again with another end time; its files are then written again too.
         self._tried: dict[str, Micros | None] = {}
 
     def write_ended(self, tx: Transaction) -> None:
@@ -31,18 +31,18 @@ class Results:
                 self._write(tx, task)
 
     def write_missing(self, tx: Transaction) -> None:
-        """Write the tasks that somebody else has ended, or that ended without this folder."""
+        """Write ended tasks that have no files yet: another process ended them, or the folder was not set."""
         for task in tx.tasks.all():
             written = os.path.exists(self._place(task) / "task.json")
             if task.ended and task.task_id not in self._tried and not written:
                 self._write(tx, task)
 
     def _place(self, task: Task) -> Path:
-        # A name may hold slashes.
+        # A name may contain slashes.
         return self._folder / quote(task.name, safe=":")
 
     def _write(self, tx: Transaction, task: Task) -> None:
-        """A task ends whether or not it can be written here: everything is in the store."""
+        """Write one task. An error is logged only: everything is in the store, so the task ends anyway."""
         self._tried[task.task_id] = task.ended_at
         place = self._place(task)
         try:
@@ -50,7 +50,7 @@ class Results:
                 export = export_inside(tx, task.task_id)
             if not os.path.exists(place):
                 place.mkdir(parents=True)
-                # Whoever may tidy up the folder may tidy up what is in it.
+                # The same users may delete files here as in the folder above.
                 place.chmod(stat.S_IMODE(self._folder.stat().st_mode))
             write_export(export, place, TableFormat.CSV)
         except Exception as error:
