@@ -1,1 +1,1 @@
-"""The participant: a service that turns a data set into noised updates and earns rewards for them."""
+"""The client: it trains on a data set, uploads noised updates and earns rewards for them."""

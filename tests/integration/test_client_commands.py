@@ -81,9 +81,9 @@ def nothing_half_done(coordinator: ForkedCoordinator, journal: Path) -> Iterator
     ("options", "said"),
     [
         ({"code": "no code at all"}, "an enrolment code looks like task.secret"),
-        ({"code": ""}, "one of --code and --code-file is needed"),
+        ({"code": ""}, "give exactly one of --code and --code-file"),
         ({"code-file": "nowhere.txt", "code": ""}, "nowhere.txt: No such file or directory"),
-        ({"code-file": "nowhere.txt"}, "one of --code and --code-file is needed"),
+        ({"code-file": "nowhere.txt"}, "give exactly one of --code and --code-file"),
         ({"server": "http://127.0.0.1:9"}, "http://127.0.0.1:9 does not answer"),
         ({"server": "http://coordinator.example:8000"}, "plain http to coordinator.example"),
         ({"server": "ftp://coordinator.example"}, "must be like https://host:port"),
@@ -94,20 +94,20 @@ def nothing_half_done(coordinator: ForkedCoordinator, journal: Path) -> Iterator
         ({"privacy-value": "much"}, "--privacy-value 'much' is neither a number nor LOW:HIGH"),
         ({"privacy-value": "0"}, "privacy_value = 0.0: must be greater than 0"),
         ({"privacy-value": "1e999"}, "must be finite"),
-        ({"privacy-value": "1000"}, "the privacy value 1000 is not one from 0.01 to 100"),
+        ({"privacy-value": "1000"}, "the privacy value 1000 is outside the range of the task, 0.01 to 100"),
         ({"rho-cap": "0"}, "rho_cap = 0.0"),
         ({"rho-cap": "nan"}, "rho_cap = nan"),
         ({"lifetime-rho": "-1"}, "lifetime_rho = -1.0"),
-        ({"lifetime-rho": "0.01"}, "rho 0.01 is left, and the histogram takes 0.1"),
+        ({"lifetime-rho": "0.01"}, "rho 0.01 is left, and the histogram needs 0.1"),
         ({"histogram-rho": "inf"}, "histogram_rho = inf"),
-        ({"histogram-rho": "100"}, "the histogram takes 100"),
+        ({"histogram-rho": "100"}, "the histogram needs 100"),
         ({"min-utility": "nan"}, "min_utility = nan"),
         ({"cost-per-record": "-1"}, "per_record = -1.0"),
         ({"patience": "nan"}, "patience = nan"),
         ({"first-contact": "-1"}, "first contact = -1.0"),
         ({"task": "mnist", "data-dir": "/no/such/folder"}, "/no/such/folder"),
         ({"task": "unknown"}, "cats-and-dogs"),
-        ({"task": "noiseless"}, "without noise: its releases are unprotected (--accept-unproven takes part)"),
+        ({"task": "noiseless"}, "uses no noise: its releases are unprotected (--accept-unproven takes part anyway)"),
         ({"task": "heuristic"}, "heuristic noise, no privacy guarantee (--accept-unproven takes part anyway)"),
     ],
 )
@@ -123,7 +123,9 @@ def test_a_wrong_secret_is_one_line_that_does_not_show_it(run: Run, codes: dict[
 
 def test_a_code_file_that_is_none_is_one_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(bytes(range(256)))
-    assert "holds no enrolment code" in failed_with(run(**{"code": "", "code-file": str(tmp_path / "binary")}))
+    assert "does not contain an enrolment code" in failed_with(
+        run(**{"code": "", "code-file": str(tmp_path / "binary")})
+    )
     assert "Is a directory" in failed_with(run(**{"code": "", "code-file": str(tmp_path)}))
 
 

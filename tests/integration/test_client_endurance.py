@@ -17,7 +17,7 @@ from support.forked_coordinators import ForkedCoordinator
 from support.recording_proxy import recording
 
 SCRIPTED = 2
-STOPPED = "qidpfl-client: stopped; started again with the same journal it goes on where it was"
+STOPPED = "qidpfl-client: stopped; start it again with the same journal to continue"
 
 
 class RealClient:

@@ -120,7 +120,7 @@ def test_records_that_do_not_fit_give_their_place_back_and_leave_no_journal(jour
 def test_what_other_tasks_have_spent_counts(journal: Path) -> None:
     other_task(journal, spent=2.95)
     with serving(HostileCoordinator()) as coordinator:
-        with pytest.raises(OwnerLimit, match=r"rho 0.05 is left, and the histogram takes 0.1"):
+        with pytest.raises(OwnerLimit, match=r"rho 0.05 is left, and the histogram needs 0.1"):
             play(coordinator, journal)
         assert coordinator.enrolled == 0
         ledger = play(coordinator, journal, owner=Owner(lifetime_rho=3.35))

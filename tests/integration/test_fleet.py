@@ -160,7 +160,7 @@ def test_a_fleet_of_all_kinds_goes_on_after_a_stop_and_a_kill_and_its_cheats_are
     check_results(coordinator, task_id)
     check_journals(coordinator, task_id, tmp_path)
     assert re.search(
-        r"\(replayer\) round \d: the update was not taken: These bytes were already", resumed.log.read_text()
+        r"\(replayer\) round \d: the coordinator refused the update: These bytes were already", resumed.log.read_text()
     )
 
 

@@ -32,7 +32,7 @@ from .progress import ProgressDisplay
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="The QI-DPFL client.")
 
 JournalPath = Annotated[
-    Path, typer.Option("--journal", envvar="QIDPFL_JOURNAL", help="the journal of this data set; never lose it")
+    Path, typer.Option("--journal", envvar="QIDPFL_JOURNAL", help="the journal of this data set; keep it safe")
 ]
 
 
@@ -43,7 +43,7 @@ def run_command(
     code: options.Code = None,
     code_file: options.CodeFile = None,
     journal: JournalPath = DEFAULT_PATH,
-    ordinal: Annotated[int | None, typer.Option(min=0, help="wished place, i.e. shard, in a testbed")] = None,
+    ordinal: Annotated[int | None, typer.Option(min=0, help="wanted place (shard) in a testbed")] = None,
     moved: options.Moved = False,
     workload: options.CustomWorkload = None,
     data_dir: options.DataDir = None,
@@ -64,10 +64,10 @@ def run_command(
     first_contact: options.FirstContact = 10.0,
     unsafe_seed: options.UnsafeSeed = None,
 ) -> None:
-    """Take part in a task until it ends, under your own limits.
+    """Take part in a task until it ends, within the owner's limits.
 
-    SIGTERM or Ctrl-C stops it cleanly. Stopped or killed at any moment, it goes on where it was when it is started
-    again with the same journal: no budget is spent twice. A client that is refused waits for the end of the task.
+    SIGTERM or Ctrl-C stops the client cleanly. After a stop or a kill, start it again with the same journal: it
+    continues, and spends no budget twice. A client that is not selected waits for the end of the task.
     """
     owner = Owner(
         privacy_value=draw_privacy_value(privacy_value, random.SystemRandom()),
@@ -107,11 +107,13 @@ def run_command(
 @guarded
 def fleet_command(
     server: options.Server,
-    clients: Annotated[int, typer.Option(min=1, max=100_000, help="how many participants")],
+    clients: Annotated[int, typer.Option(min=1, max=100_000, help="number of participants")],
     code: options.Code = None,
     code_file: options.CodeFile = None,
-    journals: Annotated[Path, typer.Option(help="folder of the members' journals")] = Path("qidpfl-fleet"),
-    workers: Annotated[int | None, typer.Option(min=1, help="threads that train  [default: the cores]")] = None,
+    journals: Annotated[Path, typer.Option(help="folder for the journals of the members")] = Path("qidpfl-fleet"),
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="number of training threads  [default: number of cores]")
+    ] = None,
     workload: options.CustomWorkload = None,
     data_dir: options.DataDir = None,
     device: options.Device = "auto",
@@ -121,23 +123,29 @@ def fleet_command(
     histogram_rho: options.HistogramRho = None,
     exact_histogram: options.ExactHistogram = False,
     accept_unproven: options.AcceptUnproven = False,
-    dropout: Annotated[float, typer.Option(min=0, max=1, help="chance that a member misses a round")] = 0.0,
-    delay: Annotated[float, typer.Option(min=0, help="longest random wait before training, in seconds")] = 0.0,
-    free_riders: Annotated[float, typer.Option(min=0, max=1, help="share that uploads only noise")] = 0.0,
-    over_noisers: Annotated[float, typer.Option(min=0, max=1, help="share that noises more than declared")] = 0.0,
-    misreporters: Annotated[float, typer.Option(min=0, max=1, help="share that understates its privacy value")] = 0.0,
-    replayers: Annotated[float, typer.Option(min=0, max=1, help="share that sends the same bytes every time")] = 0.0,
+    dropout: Annotated[float, typer.Option(min=0, max=1, help="probability that a member misses a round")] = 0.0,
+    delay: Annotated[float, typer.Option(min=0, help="longest random delay before training, in seconds")] = 0.0,
+    free_riders: Annotated[float, typer.Option(min=0, max=1, help="share of members that upload only noise")] = 0.0,
+    over_noisers: Annotated[
+        float, typer.Option(min=0, max=1, help="share of members that add more noise than declared")
+    ] = 0.0,
+    misreporters: Annotated[
+        float, typer.Option(min=0, max=1, help="share of members that understate their privacy value")
+    ] = 0.0,
+    replayers: Annotated[
+        float, typer.Option(min=0, max=1, help="share of members that send the same bytes in every round")
+    ] = 0.0,
     seed: Annotated[
-        int, typer.Option(help="of the privacy values and of who misbehaves, when and how; not of any noise")
+        int, typer.Option(help="seed of privacy values, behaviours, drop-outs and delays; not of the noise")
     ] = 0,
     insecure: options.Insecure = False,
     patience: options.Patience = 600.0,
     first_contact: options.FirstContact = 10.0,
     unsafe_seed: options.UnsafeSeed = None,
 ) -> None:
-    """Run many participants in one process: a testbed, with misbehaviour mixed in by share.
+    """Run many participants in one process, as a testbed; some of them can misbehave.
 
-    Every member has its own identity, journal and privacy value; they share one data set and one torch.
+    Every member has its own identity, journal and privacy value. All members share one data set.
     """
     options.warn_if_unsafe(unsafe_seed)
     secret = options.enrolment_code(code, code_file)
@@ -171,7 +179,7 @@ def fleet_command(
     with (
         ProgressDisplay() as progress,
         connect(server, insecure=insecure, connections=workers + 2) as http,
-        # One thread for each that trains, whatever their number: sums come out alike, to the last bit.
+        # One torch thread per worker: the results do not depend on the number of workers.
         plan.members(http, _local_data(device, data_dir, workload, threads=1), progress.say) as members,
     ):
         Fleet(members, workers=workers, watch=plan.api(http)).run()
@@ -188,10 +196,12 @@ def fleet_command(
 @guarded
 def ledger_command(
     journal: JournalPath = DEFAULT_PATH,
-    delta: Annotated[float | None, typer.Option(help="at which epsilon is read  [default: the task's]")] = None,
-    as_json_: Annotated[bool, typer.Option("--json", help="for programs")] = False,
+    delta: Annotated[
+        float | None, typer.Option(help="the delta at which epsilon is shown  [default: that of the latest task]")
+    ] = None,
+    as_json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Show what was spent, what that guarantees, what was earned, and what is left. Works beside a running client."""
+    """Show the spent budget, its guarantee, the earnings and the rest. The client may run at the same time."""
     with Journal(journal, read_only=True) as opened:
         ledger = read_ledger(opened, delta=delta)
     if as_json_:
@@ -210,21 +220,21 @@ def ledger_command(
 
 def main() -> None:
     """Run the command line."""
-    # A retry is no news: an outage is reported once, in our own words.
+    # Do not log each retry: the client reports an outage once.
     stamina.instrumentation.set_on_retry_hooks([])
     try:
         with stopped_by_signals():
             app()
     except Stopped:
-        # The journal makes every moment a good one.
-        print("qidpfl-client: stopped; started again with the same journal it goes on where it was", file=sys.stderr)
+        # The journal makes it safe to stop at any point.
+        print("qidpfl-client: stopped; start it again with the same journal to continue", file=sys.stderr)
         sys.exit(0)
 
 
 def _local_data(
     device: str, data_dir: Path | None, workload: str | None, *, threads: int, all_records: bool = False
 ) -> OpenData:
-    # Torch takes seconds to load: not for --help, not for the ledger.
+    # Torch takes seconds to load: --help and the ledger do not need it.
     import torch
 
     from ..participant.local_data import LocalData

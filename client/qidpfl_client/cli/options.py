@@ -1,4 +1,4 @@
-"""What the commands share: their options, and how they fail."""
+"""The options that the commands share, and how commands report errors."""
 
 import sys
 from pathlib import Path
@@ -14,64 +14,62 @@ from qidpfl_shared.workloads.workload import WorkloadError
 from ..errors import ClientError, Misconfigured
 from ..noise import NoiseSource, SystemNoise, UnsafeSeededNoise
 
-Server = Annotated[str, typer.Option(envvar="QIDPFL_SERVER", help="the coordinator's address, https://…")]
-Code = Annotated[str | None, typer.Option(help="the enrolment code; visible to other users of this machine")]
-CodeFile = Annotated[Path | None, typer.Option(envvar="QIDPFL_CODE_FILE", help="a file that holds the enrolment code")]
+Server = Annotated[str, typer.Option(envvar="QIDPFL_SERVER", help="address of the coordinator, https://HOST:PORT")]
+Code = Annotated[str | None, typer.Option(help="the enrolment code; other users of this machine can see it")]
+CodeFile = Annotated[Path | None, typer.Option(envvar="QIDPFL_CODE_FILE", help="file with the enrolment code")]
 Insecure = Annotated[
     bool, typer.Option("--insecure", envvar="QIDPFL_INSECURE", help="allow plain http to another machine")
 ]
-Moved = Annotated[
-    bool, typer.Option("--moved", help="the coordinator of this journal's task has moved to another address")
-]
+Moved = Annotated[bool, typer.Option("--moved", help="accept that the coordinator of this task has a new address")]
 DataDir = Annotated[
-    Path | None, typer.Option(envvar="QIDPFL_DATA_DIR", help="folder of the data sets  [default: downloaded once]")
+    Path | None, typer.Option(envvar="QIDPFL_DATA_DIR", help="folder of the data sets  [default: download once]")
 ]
 CustomWorkload = Annotated[
     str | None,
-    typer.Option("--workload", envvar="QIDPFL_WORKLOAD", help="a workload of yours: module:Class or file.py:Class"),
+    typer.Option("--workload", envvar="QIDPFL_WORKLOAD", help="a custom workload: module:Class or file.py:Class"),
 ]
 AllRecords = Annotated[
     bool,
-    typer.Option("--all-records", help="learn from all records here, not from the shard of a testbed"),
+    typer.Option("--all-records", help="train on all records of this machine, not on the shard of a testbed"),
 ]
 Device = Annotated[str, typer.Option(envvar="QIDPFL_DEVICE", help="auto, cpu, cuda, cuda:N or mps")]
 PrivacyValue = Annotated[
     str,
     typer.Option(
         envvar="QIDPFL_PRIVACY_VALUE",
-        help="what a unit of budget is worth to you (ν); LOW:HIGH draws one, once",
+        help="worth of one unit of budget (ν); LOW:HIGH draws a value once",
     ),
 ]
 RhoCap = Annotated[float | None, typer.Option(help="largest budget in one round  [default: the task's]")]
 LifetimeRho = Annotated[
     float | None,
-    typer.Option(help="largest budget of these records in all tasks together  [default: the task's suggestion]"),
+    typer.Option(help="largest budget of these records over all tasks  [default: the task's suggestion]"),
 ]
 HistogramRho = Annotated[
     float | None, typer.Option(help="budget of the label histogram  [default: the task's suggestion]")
 ]
 ExactHistogram = Annotated[
-    bool, typer.Option("--exact-histogram", help="send the label counts as they are: an unprotected release")
+    bool, typer.Option("--exact-histogram", help="send the exact label counts: an unprotected release")
 ]
-MinUtility = Annotated[float, typer.Option(help="decline a round that is worth less than this, after all costs")]
+MinUtility = Annotated[float, typer.Option(help="decline a round with a lower utility (payment minus all costs)")]
 AcceptUnproven = Annotated[
     bool,
     typer.Option(
         "--accept-unproven",
-        help="take part even where releases guarantee less than they declare, or nothing; ends the lifetime limit",
+        help="take part even if releases guarantee less than they declare; turns the lifetime limit off",
     ),
 ]
-CostPerRecord = Annotated[float, typer.Option(help="what using one record in one round costs you")]
-CostPerSecond = Annotated[float, typer.Option(help="what a second of training costs you")]
-CostPerMebibyte = Annotated[float, typer.Option(help="what a mebibyte sent or received costs you")]
-Patience = Annotated[float, typer.Option(help="seconds of an outage after which the client gives up")]
+CostPerRecord = Annotated[float, typer.Option(help="cost of one record in one round")]
+CostPerSecond = Annotated[float, typer.Option(help="cost of one second of training")]
+CostPerMebibyte = Annotated[float, typer.Option(help="cost of one mebibyte, sent or received")]
+Patience = Annotated[float, typer.Option(help="seconds to wait during an outage before the client stops")]
 FirstContact = Annotated[
     float,
-    typer.Option(envvar="QIDPFL_FIRST_CONTACT", help="seconds to wait for a coordinator that was never there yet"),
+    typer.Option(envvar="QIDPFL_FIRST_CONTACT", help="seconds to wait for the first answer of the coordinator"),
 ]
 UnsafeSeed = Annotated[
     int | None,
-    typer.Option(help="UNSAFE, for tests only: noise from this seed, which protects nothing"),
+    typer.Option(help="UNSAFE, for tests only: take the noise from this seed; it protects nothing"),
 ]
 
 
@@ -79,24 +77,24 @@ guarded = one_line_errors("qidpfl-client", ClientError, WorkloadError, Impossibl
 
 
 def enrolment_code(code: str | None, code_file: Path | None) -> str:
-    """The code from where the owner has put it."""
+    """The enrolment code from the option or from its file."""
     if (code is None) == (code_file is None):
-        raise Misconfigured("one of --code and --code-file is needed")
+        raise Misconfigured("give exactly one of --code and --code-file")
     if code is not None:
         return code.strip()
     assert code_file is not None
     try:
         return code_file.read_text().strip()
     except UnicodeDecodeError:
-        raise Misconfigured(f"{code_file} holds no enrolment code") from None
+        raise Misconfigured(f"{code_file} does not contain an enrolment code") from None
 
 
 def noise_source(unsafe_seed: int | None) -> NoiseSource:
-    """The operating system's entropy; a seed only in test mode."""
+    """System entropy, or a seed in test mode."""
     return SystemNoise() if unsafe_seed is None else UnsafeSeededNoise(unsafe_seed)
 
 
 def warn_if_unsafe(unsafe_seed: int | None) -> None:
-    """Say what test mode is."""
+    """Warn if test mode is on."""
     if unsafe_seed is not None:
         print("qidpfl-client: UNSAFE test mode: the noise comes from a seed and protects nothing", file=sys.stderr)

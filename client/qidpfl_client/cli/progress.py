@@ -1,4 +1,4 @@
-"""What a command shows while it works: lines that stay, and on a terminal a moving sign of life."""
+"""The progress display of a command: lines with times, and a spinner on a terminal."""
 
 import sys
 from datetime import datetime
@@ -8,7 +8,7 @@ from rich.status import Status
 
 
 class ProgressDisplay:
-    """Lines to standard error, each with its time; the latest one also beside a spinner on a terminal."""
+    """Writes lines with times to standard error. On a terminal a spinner also shows the latest one."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False, markup=False)
@@ -28,7 +28,7 @@ class ProgressDisplay:
         """Show a line."""
         stamped = f"{datetime.now():%H:%M:%S} {line}"
         if self._status is None:
-            # One write: the members of a fleet speak at the same time.
+            # One write per line, because the members of a fleet write at the same time.
             sys.stderr.write(f"{stamped}\n")
             sys.stderr.flush()
         else:

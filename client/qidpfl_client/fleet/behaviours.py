@@ -1,4 +1,4 @@
-"""Members of a testbed that are slow, drop out, or play their own game. None of this is part of a real client."""
+"""Members of a testbed that are slow, drop out or cheat. A real client uses none of this."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ from ..noise import NoiseSource
 from ..owner import Owner
 from ..participant.data_source import DataSource, Learner, OpenData
 
-# How much a misreporter understates its privacy value, and by how much an over-noiser widens its noise.
+# The factor of a misreporter on its privacy value, and of an over-noiser on its standard deviation.
 UNDERSTATED = 0.8
 WIDENED = 3.0
 
 
 class Behaviour(StrEnum):
-    """What a member does with the rules."""
+    """Whether and how a member breaks the rules."""
 
     HONEST = "honest"
     FREE_RIDER = "free_rider"
@@ -36,7 +36,7 @@ class Behaviour(StrEnum):
 class UnreliableDelivery:
     """A `DeliveryPolicy`: misses rounds with some probability, and waits up to `delay_up_to_s` before it trains.
 
-    Both are functions of (seed, ordinal, round), so that a member that is asked again answers the same.
+    Both are functions of (seed, ordinal, round), so a restarted member decides the same.
     """
 
     dropout: float = 0.0
@@ -60,7 +60,10 @@ class UnreliableDelivery:
 
 
 def assign(*, clients: int, shares: Mapping[Behaviour, float], seed: int) -> list[Behaviour]:
-    """A behaviour for each member: the given shares, rounded, at random places; the rest is honest."""
+    """A behaviour for each member, in random order: the given shares, rounded; the rest is honest.
+
+    Raises `Misconfigured` if the shares add up to more than 1.
+    """
     counts = {
         behaviour: round(arguments.fraction(f"share of {behaviour}", share) * clients)
         for behaviour, share in shares.items()
@@ -74,14 +77,14 @@ def assign(*, clients: int, shares: Mapping[Behaviour, float], seed: int) -> lis
 
 
 def behaving_owner(owner: Owner, behaviour: Behaviour) -> Owner:
-    """The owner as it presents itself. A misreporter commits to a lower privacy value: the others then yield."""
+    """The owner under a behaviour. A misreporter commits to a lower privacy value, so that the others bid less."""
     if behaviour is Behaviour.MISREPORTER:
         return replace(owner, privacy_value=owner.privacy_value * UNDERSTATED)
     return owner
 
 
 def behaving_data(open_data: OpenData, behaviour: Behaviour) -> OpenData:
-    """The data as this behaviour uses them."""
+    """The data under a behaviour: their learners release what the behaviour wants."""
     if behaviour in (Behaviour.HONEST, Behaviour.MISREPORTER):
         return open_data
     return lambda spec: _BehavingSource(open_data(spec), behaviour, spec)
@@ -105,7 +108,7 @@ class _BehavingSource:
 
 
 class _Behaving:
-    """A learner that looks like the honest one beneath it."""
+    """A learner with the profile of an honest one."""
 
     def __init__(self, honest: Learner) -> None:
         self._honest = honest
@@ -124,7 +127,7 @@ class _Behaving:
 
 
 class FreeRider(_Behaving):
-    """Uploads noise of the right size and nothing else: paid without any work."""
+    """Uploads only noise of the right size: paid without training."""
 
     def release(
         self, *, privacy: PrivacySpec, model: Vector32, rho: float | None, noise: NoiseSource, name: str
@@ -135,7 +138,7 @@ class FreeRider(_Behaving):
 
 
 class OverNoiser(_Behaving):
-    """Is paid for the budget that it declares, and keeps more privacy: its noise is wider than declared."""
+    """Adds more noise than it declares: paid for a larger budget than it spends."""
 
     def release(
         self, *, privacy: PrivacySpec, model: Vector32, rho: float | None, noise: NoiseSource, name: str
@@ -145,7 +148,7 @@ class OverNoiser(_Behaving):
 
 
 class Replayer(_Behaving):
-    """Works once, and uploads the same bytes ever after."""
+    """Trains once, and uploads the same bytes in every round."""
 
     def __init__(self, honest: Learner) -> None:
         super().__init__(honest)

@@ -1,8 +1,8 @@
 """A fleet: many participants in one process, for testbeds of hundreds of clients on one machine.
 
-Every member has its own identity, journal and privacy value. Threads are bounded by the number of workers, because a
-member is a state machine that is stepped only when there is something to do: one watcher waits for announcements on
-behalf of all, and memory holds one data set and as many networks as train at once.
+Every member has its own identity, journal and privacy value. One watcher thread waits for announcements for all
+members; a pool of workers then steps the members that have something to do. Memory holds one data set and one network
+per worker.
 """
 
 import heapq
@@ -23,13 +23,13 @@ from ..sdk.client import TaskApi
 
 _LONG_POLL_S = 20.0
 _PAUSE_S = 1.0
-# Members look for themselves where the watcher has been silent for this long.
+# Members poll by themselves if the watcher has been silent for this long.
 _LONGEST_SILENCE_S = 2 * _LONG_POLL_S
 
 
 @dataclass(kw_only=True)
 class Member:
-    """One participant of the fleet, and where it is."""
+    """One participant of the fleet, and its state."""
 
     enrolment: Enrolment
     reconnect: ReconnectPolicy
@@ -38,7 +38,7 @@ class Member:
     end: Announcement | None = None
     failure: Exception | None = None
     busy: bool = False
-    # News came while it was busy: it looks again as soon as it is free.
+    # News came while the member was busy: it is stepped again as soon as it is free.
     behind: bool = False
 
     @property
@@ -46,7 +46,7 @@ class Member:
         return self.end is not None or self.failure is not None
 
     def step(self) -> float | None:
-        """Do what there is to do; the seconds after which to look again come back, None: at the next news."""
+        """Do the next steps. Returns the seconds until the next try, or None to wait for news."""
         try:
             if self.participant is None:
                 self.participant = TaskParticipant(
@@ -93,7 +93,7 @@ class Fleet:
         self._stopping = threading.Event()
 
     def run(self) -> None:
-        """Step members whenever something is due. What became of each is in its `end` or `failure`."""
+        """Step the members until all are done. Each one then has its result in `end` or `failure`."""
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="member")
         watcher: threading.Thread | None = None
         try:
@@ -148,7 +148,7 @@ class Fleet:
             heapq.heappush(self._due, _Due(time.monotonic() + pause, id(member), member))
 
     def _any_token(self) -> str | None:
-        """The token of a member that is still taking part."""
+        """The token of a member that has joined and not failed."""
         return next((member.enrolment.context.api.token for member in self._members if _has_joined(member)), None)
 
     def _watch_for_news(self) -> None:
@@ -162,7 +162,7 @@ class Fleet:
                 continue
             except RuntimeError:
                 if self._stopping.is_set():
-                    # The connection was closed under a poll that has outlived the fleet.
+                    # The fleet has ended and closed the connection during this poll.
                     return
                 raise
             if news is None or news.task_state is TaskState.ENROLLING:

@@ -1,4 +1,4 @@
-"""What a fleet is made of: its members' identities, journals, privacy values and behaviours."""
+"""The plan of a fleet: the identities, journals, privacy values and behaviours of its members."""
 
 import random
 import threading
@@ -27,7 +27,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class FleetPlan:
-    """How many members, and how they differ: the same seed gives the same members, apart from their noise."""
+    """How many members, and how they differ. The same seed gives the same members, except for their noise."""
 
     clients: int
     code: str
@@ -43,12 +43,12 @@ class FleetPlan:
     first_contact_s: float = 10.0
 
     def api(self, http: httpx.Client) -> TaskApi:
-        """A view of the task, for one member or for the watcher."""
+        """A connection to the task, for one member or for the watcher."""
         return TaskApi(http, task_id=split_code(self.code)[0], retries=SHORT_RETRIES)
 
     @contextmanager
     def members(self, http: httpx.Client, open_data: OpenData, report: Report) -> Iterator[list[Member]]:
-        """All members, with their journals open."""
+        """All members, with open journals."""
         behaviours = assign(clients=self.clients, shares=self.shares, seed=self.seed)
         common = _Common(http=http, open_data=_opened_once(open_data), models=ModelCache(), report=report)
         with ExitStack() as opened:
@@ -86,7 +86,7 @@ class FleetPlan:
         )
 
     def _noise(self, ordinal: int) -> NoiseSource:
-        """Noise of a member's own: known to nobody, unless the whole fleet is in test mode."""
+        """A separate source for each member: system entropy, or a seed if the fleet is in test mode."""
         if self.unsafe_seed is None:
             return SystemNoise()
         return UnsafeSeededNoise(random.Random(f"{self.unsafe_seed}/{ordinal}").getrandbits(63))

@@ -1,1 +1,1 @@
-"""A data owner's part in a task: enrol, bid, train, upload, and check the coordinator."""
+"""A client in a task: it enrols, bids, trains, uploads, and checks the coordinator."""

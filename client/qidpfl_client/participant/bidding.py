@@ -1,4 +1,4 @@
-"""Whether an offer is worth taking, and at which budget: a pure function of the offer, the task and the owner."""
+"""Whether a client takes an offer, and with which budget: a pure function of the offer, the task and the owner."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from ..owner import Owner
 
 @dataclass(frozen=True, kw_only=True)
 class Bid:
-    """Take part with this budget; 0 where the task has no game. What it should earn if all bid as planned."""
+    """Take part with budget `rho`, 0 if the task has no game. Amounts assume that all bid as planned."""
 
     rho: float
     payment: float = 0.0
@@ -24,7 +24,7 @@ class Bid:
 
 @dataclass(frozen=True)
 class NoBid:
-    """Do not take part. A client that is not invited has nothing to decline."""
+    """Do not take part. Only an invited client tells the coordinator so."""
 
     reason: str
     invited: bool = True
@@ -33,7 +33,7 @@ class NoBid:
 def decide(
     *, offer: RoundOffer, spec: TaskSpec, owner: Owner, remaining_rho: float, fixed_cost: float = 0.0
 ) -> Bid | NoBid:
-    """The best response of Stage II within the owner's limits, if it is worth its cost."""
+    """The best response of Stage II within the owner's limits, if its utility is high enough."""
     if offer.standing is not Standing.INVITED:
         return NoBid(f"not invited: {offer.standing}", invited=False)
     if spec.game.policy is RewardPolicy.NONE:

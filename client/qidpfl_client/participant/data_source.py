@@ -1,4 +1,4 @@
-"""What a participant needs of its data: a count of labels, and one noised release per round."""
+"""The interface between a participant and its data: label counts, and one noised release per round."""
 
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from ..noise import NoiseSource
 
 
 class Learner(Protocol):
-    """One client's own records, and how it learns from them."""
+    """The records of one client, and how it trains on them."""
 
     @property
     def size(self) -> int:
@@ -20,26 +20,26 @@ class Learner(Protocol):
 
     @property
     def label_counts(self) -> npt.NDArray[np.int64]:
-        """How many there are of each label of the task."""
+        """The number of records of each label of the task."""
 
     @property
     def fingerprint(self) -> str:
-        """What the journal knows this data set by."""
+        """What identifies this data set in the journal."""
 
     def release(
         self, *, privacy: PrivacySpec, model: Vector32, rho: float | None, noise: NoiseSource, name: str
     ) -> npt.NDArray[np.float64]:
-        """The flat upload of one round, with noise for the declared budget; rho is None where noise is off."""
+        """The flat upload of one round, with noise for the budget `rho`; None if the task uses no noise."""
 
 
 class DataSource(Protocol):
-    """The data on this machine, fit for the task that they were opened for."""
+    """The data of this machine, opened and checked for one task."""
 
     def learner(self, ordinal: int) -> Learner:
-        """The learner of the client with this ordinal: on its shard in a testbed, else on all records."""
+        """The learner of the client with this ordinal: on its shard in a testbed, otherwise on all records."""
 
 
 class OpenData(Protocol):
-    """Opens the data for a task; raises `WorkloadError` where they do not fit or are not there."""
+    """Opens the data for a task; raises `WorkloadError` if they are missing or do not fit."""
 
     def __call__(self, spec: TaskSpec) -> DataSource: ...

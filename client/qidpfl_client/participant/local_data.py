@@ -1,4 +1,4 @@
-"""The data of this machine as a `DataSource`: the workload's records, a testbed's shard of them, and a trainer."""
+"""The data of this machine as a `DataSource`: the records of the workload, or a shard of them, and a trainer."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,10 +23,10 @@ from ..training.trainer import Trainer
 
 @dataclass(frozen=True, kw_only=True)
 class LocalData:
-    """Where the owner's data are, and how they are used.
+    """Where the owner's data are, and which of them the client uses.
 
-    In a testbed (the task has a partition) a client takes the shard of its ordinal; with `all_records` it takes
-    everything there is, as an owner of real data does, whatever portion of the data the task names.
+    In a testbed (the task has a partition) a client uses the shard of its ordinal. With `all_records` it uses all
+    records of this machine, as an owner of real data does.
     """
 
     device: torch.device
@@ -46,7 +46,7 @@ class LocalData:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedData:
-    """Data that are there and fit the task. They are divided once, however many clients take a shard."""
+    """Data that fit the task. They are divided once for all clients of this process."""
 
     workload: Workload
     spec: TaskSpec
@@ -70,7 +70,7 @@ class OpenedData:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordsLearner:
-    """A `Learner` on some records."""
+    """A `Learner` for some records of a workload."""
 
     records: Records
     workload: Workload
@@ -92,7 +92,7 @@ class RecordsLearner:
     def release(
         self, *, privacy: PrivacySpec, model: Vector32, rho: float | None, noise: NoiseSource, name: str
     ) -> npt.NDArray[np.float64]:
-        # Made for every release: a fleet then holds as many networks as it trains at once, not as it has members.
+        # A new trainer per release: a fleet then holds one network per worker, not one per member.
         trainer = Trainer(
             network=self.workload.network(), records=self.records, layout=self.spec.layout, device=self.device
         )

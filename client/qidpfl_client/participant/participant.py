@@ -77,7 +77,7 @@ class TaskParticipant:
         self._selected: bool | None = None
 
     def step(self, *, wait_s: float) -> Announcement | None:
-        """Wait for an announcement and answer it. The announcement comes back when the task has ended."""
+        """Wait for an announcement and answer it. Returns the announcement only when the task has ended."""
         news = self._api.announcement(after=self._seen, wait_s=wait_s)
         if news is None:
             return None
@@ -95,7 +95,7 @@ class TaskParticipant:
         return None
 
     def _is_selected(self) -> bool:
-        """The verdict, told once. A refused client only waits for the end of the task."""
+        """The verdict, reported once. A client that is not selected only waits for the end of the task."""
         if self._selected is None:
             verdict = self._api.selection()
             self._selected = verdict.selected is not False
@@ -107,7 +107,7 @@ class TaskParticipant:
         return self._selected
 
     def _answer(self, offer: RoundOffer) -> None:
-        """Bring this round as far as it goes, whatever of it was already done."""
+        """Do the next steps of this round; the journal tells which ones are already done."""
         release = release_of(offer.round_number)
         entry = self._journal.entry(self._api.task_id, release)
         if entry is None or entry.state is SpendState.FREED:
@@ -155,7 +155,7 @@ class TaskParticipant:
             self._report(f"round {offer.round_number}: {error}")
 
     def _declared(self, offer: RoundOffer, entry: Entry) -> bool:
-        """Declare the reserved budget (again); free it where the round does not take it."""
+        """Declare the reserved budget, also a second time; free it if the coordinator refuses it."""
         request = Declaration(rho=entry.rho) if entry.rho > 0 else Join(join=True)
         try:
             self._api.answer(offer.round_number, request)
@@ -213,16 +213,16 @@ class TaskParticipant:
         return encode(vector)
 
     def _still_open(self, round_number: int) -> bool:
-        """Ask before the first byte leaves: a doomed upload would be a release for nothing."""
+        """Whether the round still takes updates. Asked before the upload: a late one is a release without payment."""
         news = self._api.announcement(after=(round_number, 0), wait_s=0)
         if news is None:
-            # One of several coordinators may hear of a round a moment later than the one that announced it.
+            # With several coordinators, this one may learn of the round later than the one that announced it.
             return self._api.round(round_number).state is RoundState.OPEN
         offer = news.round
         return offer is not None and offer.round_number == round_number and offer.deliver_in_s > 0
 
     def _send(self, round_number: int, *, last_chance: bool = False) -> bool:
-        """Send the journaled bytes, for the first time or again; whether they are acknowledged."""
+        """Send the bytes of the journal, also a second time. Returns whether the coordinator has them."""
         release = release_of(round_number)
         payload = self._journal.payload(self._api.task_id, release)
         entry = self._journal.entry(self._api.task_id, release)
@@ -230,8 +230,8 @@ class TaskParticipant:
         try:
             receipt = self._api.upload(round_number, payload)
         except (RoundClosed, Conflict, Refused) as error:
-            self._report(f"round {round_number}: the update was not taken: {error}")
-            # A round that is opened again takes the same bytes: they are kept until it is over.
+            self._report(f"round {round_number}: the coordinator refused the update: {error}")
+            # A round that opens again accepts the same bytes: keep them until the round is over.
             if last_chance or not isinstance(error, RoundClosed):
                 self._journal.give_up(self._api.task_id, release)
             return False
@@ -245,7 +245,7 @@ class TaskParticipant:
     # --- after a round -----------------------------------------------------------------------------------------------
 
     def _settle_accounts(self, *, before: int | None) -> None:
-        """Finish what earlier rounds left open: resend, free, and read what was paid. None: the task has ended."""
+        """Finish the rounds before `before`, or all if None: send again, free reservations, read payments."""
         for entry in self._journal.entries(self._api.task_id):
             number = round_of(entry.release)
             if number is None or (before is not None and number >= before):
@@ -253,7 +253,7 @@ class TaskParticipant:
             if entry.state is SpendState.RESERVED:
                 self._journal.free(self._api.task_id, entry.release)
             elif entry.state is SpendState.SPENT and not entry.acknowledged:
-                # The answer was lost: the coordinator knows whether the bytes arrived.
+                # The receipt was lost: send again to learn whether the coordinator has the bytes.
                 if self._send(number, last_chance=True):
                     self._read_payment(number)
             elif entry.state is SpendState.SPENT and entry.payment_micro is None:

@@ -1,4 +1,4 @@
-"""The profile: what a client says of itself, with a label histogram that is noised or, openly, not."""
+"""The profile of a client, with a label histogram that has noise or is declared as exact."""
 
 import math
 
@@ -15,25 +15,25 @@ from .data_source import Learner
 
 
 def check_presentable(*, spec: TaskSpec, owner: Owner, account: PrivacyAccount) -> None:
-    """Refuse what can be known to be impossible before the records are there."""
+    """Refuse a task that the owner's limits do not allow, before the client opens its records."""
     if owner.exact_histogram and not owner.accept_unproven:
-        raise OwnerLimit("an exact histogram is an unprotected release (--accept-unproven makes it)")
+        raise OwnerLimit("an exact histogram is an unprotected release (--accept-unproven allows it)")
     low, high = spec.bounds.privacy_value_min, spec.bounds.privacy_value_max
     if not low <= owner.privacy_value <= high:
         raise OwnerLimit(
-            f"the privacy value {owner.privacy_value:g} is not one from {low:g} to {high:g}, as the task asks"
+            f"the privacy value {owner.privacy_value:g} is outside the range of the task, {low:g} to {high:g}"
         )
     rho = 0.0 if owner.exact_histogram else owner.histogram_rho or spec.privacy.histogram_rho or 0.0
     if account.remaining_rho == 0 or rho > account.remaining_rho:
         raise OwnerLimit(
-            f"of the lifetime budget rho {account.remaining_rho:g} is left, and the histogram takes {rho:g}"
+            f"of the lifetime budget rho {account.remaining_rho:g} is left, and the histogram needs {rho:g}"
         )
 
 
 def make_profile(
     *, spec: TaskSpec, owner: Owner, learner: Learner, noise: NoiseSource, account: PrivacyAccount
 ) -> Profile:
-    """The profile of these records, as the owner wants to be seen. `account` is the one before this release."""
+    """The profile of these records under the owner's settings. `account` is the one before this release."""
     rho = None if owner.exact_histogram else _histogram_rho(spec, owner, learner.size)
     counts = tuple(int(count) for count in learner.label_counts)
     if len(counts) != spec.workload.labels:
@@ -41,7 +41,7 @@ def make_profile(
     if learner.size > spec.bounds.size_max:
         raise OwnerLimit(f"the data have {learner.size} records, the task takes at most {spec.bounds.size_max}")
     if rho is not None:
-        # Not named after the task: with a seed, experiments compare tasks in which clients show the same histogram.
+        # The name does not contain the task: with a seed, a client then has the same histogram in all compared tasks.
         draws = noise.standard_normal(len(counts), release=HISTOGRAM)
         counts = private_histogram(counts=counts, rho=rho, standard_noise=draws)
     return Profile(
@@ -55,7 +55,7 @@ def make_profile(
 
 
 def _histogram_rho(spec: TaskSpec, owner: Owner, size: int) -> float:
-    """The owner's choice, the task's suggestion, or what gives the label distance an error of about 0.05."""
+    """The owner's choice, else the task's suggestion, else a value with an error of about 0.05 in label distance."""
     if owner.histogram_rho is not None:
         return owner.histogram_rho
     if spec.privacy.histogram_rho is not None:

@@ -1,7 +1,7 @@
-"""What a client refuses to believe of a coordinator, which may be curious or hostile.
+"""The checks of a client against a curious or hostile coordinator.
 
-The task's spec is pinned by its digest at enrolment; every announcement must agree with it, and with what was announced
-of the same round before.
+The client pins the spec of the task by its digest at enrolment. Every announcement must agree with the spec, and with
+earlier announcements of the same round.
 """
 
 from qidpfl_shared.protocol.mechanism_specs import BoltOn
@@ -15,16 +15,16 @@ from ..journal.journal import SeenOffer
 def check_spec(*, spec: TaskSpec, digest: str) -> None:
     """Refuse a spec that is not the pinned one."""
     if spec.digest != digest:
-        raise UntrustedCoordinator("the coordinator shows another task than the one enrolled in")
+        raise UntrustedCoordinator("the coordinator shows a spec with another digest than the pinned one")
 
 
 def check_acceptable(*, spec: TaskSpec, accept_unproven: bool) -> None:
-    """Refuse a task whose releases guarantee less than they declare, unless the owner has accepted that."""
+    """Refuse a task whose releases guarantee less than they declare, unless the owner accepts that."""
     if accept_unproven:
         return
     mechanism = spec.privacy.mechanism.build()
     if not spec.privacy.noise:
-        raise OwnerLimit("the task runs without noise: its releases are unprotected (--accept-unproven takes part)")
+        raise OwnerLimit("the task uses no noise: its releases are unprotected (--accept-unproven takes part anyway)")
     if mechanism.heuristic:
         raise OwnerLimit(
             f"{mechanism.name} is heuristic noise, no privacy guarantee (--accept-unproven takes part anyway)"
@@ -32,7 +32,7 @@ def check_acceptable(*, spec: TaskSpec, accept_unproven: bool) -> None:
 
 
 def check_offer(*, offer: RoundOffer, spec: TaskSpec, latest: SeenOffer | None) -> None:
-    """Refuse an announcement that contradicts the pinned spec or the latest round announced before."""
+    """Refuse an announcement that contradicts the pinned spec or the latest announced round."""
     mechanism = spec.privacy.mechanism
     agreed = {
         "mechanism": (offer.mechanism.value, mechanism.name),
@@ -50,10 +50,10 @@ def check_offer(*, offer: RoundOffer, spec: TaskSpec, latest: SeenOffer | None) 
     if offer.round_number > spec.game.horizon:
         raise UntrustedCoordinator(f"round {offer.round_number} is beyond the task's {spec.game.horizon} rounds")
     if latest is not None:
-        _check_course(SeenOffer.of(offer), latest)
+        _check_order(SeenOffer.of(offer), latest)
 
 
-def _check_course(offer: SeenOffer, latest: SeenOffer) -> None:
+def _check_order(offer: SeenOffer, latest: SeenOffer) -> None:
     if offer.round_number < latest.round_number:
         raise UntrustedCoordinator(f"round {offer.round_number} is announced again after round {latest.round_number}")
     if offer.round_number == latest.round_number and offer != latest:

@@ -19,7 +19,7 @@ def test_a_code_comes_from_one_place(tmp_path: Path) -> None:
         with pytest.raises(Misconfigured):
             options.enrolment_code(code, code_file)
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(Misconfigured, match="holds no enrolment code"):
+    with pytest.raises(Misconfigured, match="does not contain an enrolment code"):
         options.enrolment_code(None, file)
 
 

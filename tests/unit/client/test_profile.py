@@ -71,7 +71,7 @@ def test_data_that_do_not_fit_the_task_are_refused(learner: SyntheticLearner) ->
         ({"exact_histogram": True}, "unprotected release"),
         ({"privacy_value": 1000.0}, "privacy value 1000"),
         ({"lifetime_rho": 0.05}, "rho 0.05 is left"),
-        ({"histogram_rho": 4.0}, "the histogram takes 4"),
+        ({"histogram_rho": 4.0}, "the histogram needs 4"),
     ],
 )
 def test_what_cannot_be_is_known_before_enrolling(options: dict[str, Any], said: str) -> None:

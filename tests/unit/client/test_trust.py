@@ -77,7 +77,7 @@ def test_another_spec_than_its_digest_says_is_refused() -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ({"game": {"policy": "none"}, "privacy": {"noise": False}}, "without noise"),
+        ({"game": {"policy": "none"}, "privacy": {"noise": False}}, "uses no noise"),
         (
             {
                 "privacy": {
