@@ -1,9 +1,9 @@
-"""What an image installs, read from the same files as everything else.
+"""The packages that an image installs, read from pyproject.toml and constraints.txt.
 
     python docker/requirements.py server[postgres,digits]    the third-party packages of a distribution and its extras
     python docker/requirements.py --pins torch numpy         the lines of constraints.txt for these packages
 
-Each is written to a file of its own in the Dockerfiles: a layer is built again only if the file differs.
+The Dockerfiles write each list to its own file, so that a layer is rebuilt only if its list changes.
 """
 
 import re
@@ -17,7 +17,7 @@ _OWN = re.compile(r"(?:qidpfl-)?(shared|server|client)(?:\[([\w,-]*)\])?")
 
 
 def packages(distribution: str) -> Iterator[str]:
-    """The requirements of one of our distributions; those on our own ones replaced by what they need."""
+    """The third-party requirements of one of our distributions; our own packages are replaced by their requirements."""
     own = _OWN.fullmatch(distribution)
     if own is None:
         yield distribution
@@ -27,7 +27,7 @@ def packages(distribution: str) -> Iterator[str]:
     for extra in filter(None, (own[2] or "").split(",")):
         if extra not in project["optional-dependencies"]:
             raise SystemExit(
-                f"{own[1]} has no extra {extra!r}; there are {', '.join(project['optional-dependencies'])}"
+                f"{own[1]} has no extra {extra!r}; choose from {', '.join(project['optional-dependencies'])}"
             )
         needed += project["optional-dependencies"][extra]
     for requirement in needed:
