@@ -129,6 +129,11 @@ class RoundInvitation:
     expected_rho: float
 
 
+def standing_of(invitation: RoundInvitation | None) -> Standing:
+    """The standing of a client in a round. A client that joined after it was opened is set aside until the next one."""
+    return Standing.SET_ASIDE if invitation is None else invitation.standing
+
+
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """A client's answer to an announcement; `rho` stays after a declaration was taken back."""

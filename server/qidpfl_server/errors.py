@@ -51,3 +51,8 @@ class StorageFull(CoordinatorError):
 
 class DamagedState(CoordinatorError):
     """What is stored cannot be read or does not fit together."""
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether an error may pass without a change of the task: the store is away, the disk is full or unreadable."""
+    return isinstance(error, (StoreBusy, StorageFull, OSError, MemoryError))

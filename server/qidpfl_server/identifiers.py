@@ -1,11 +1,11 @@
-"""Opaque ids, secrets, and how secrets are kept."""
+"""Opaque ids and secrets, and how secrets are hashed and compared. Small on purpose: service, ops and api need it."""
 
 import hashlib
 import secrets
 
 
 def new_id() -> str:
-    """An opaque id that nobody can guess or count."""
+    """An opaque id that cannot be guessed or counted."""
     return secrets.token_hex(12)
 
 
@@ -15,10 +15,10 @@ def new_secret() -> str:
 
 
 def hash_secret(secret: str) -> str:
-    """What is stored of a secret. Its 256 random bits need no salt and no slow hash."""
+    """The stored form of a secret. 256 random bits need no salt and no slow hash."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def same_secret(one: str, other: str) -> bool:
-    """Comparison in constant time."""
+    """Compare in constant time."""
     return secrets.compare_digest(one.encode(), other.encode())

@@ -7,6 +7,30 @@ import os
 import signal
 from collections import Counter
 
+# The failpoints of the coordinator that a whole task reaches.
+SERVER_FAILPOINTS = (
+    "enrol.before_commit",
+    "enrol.after_commit",
+    "profile.before_commit",
+    "profile.after_commit",
+    "declare.before_commit",
+    "declare.after_commit",
+    "upload.before_body",
+    "upload.mid_body",
+    "upload.blob_staged",
+    "upload.before_commit",
+    "upload.after_commit",
+    "settle.aggregate_computed",
+    "settle.model_written",
+    "settle.before_commit",
+    "settle.after_commit",
+)
+# Reached only if the admin sets the first model of a task.
+MODEL_FAILPOINTS = (
+    "model.before_commit",
+    "model.after_commit",
+)
+
 _hits: Counter[str] = Counter()
 
 

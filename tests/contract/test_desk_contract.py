@@ -9,9 +9,15 @@ import pytest
 from qidpfl_server.clock import SECOND
 from qidpfl_server.domain import BudgetState
 from qidpfl_server.errors import RequestRefused
-from qidpfl_server.service.declarations import BudgetAnswer, declare
-from qidpfl_server.service.deliveries import Delivery, StagedDelivery, accept_updates, first_receipts
 from qidpfl_server.service.enrolment import enrol, store_profile
+from qidpfl_server.service.submissions import (
+    BudgetAnswer,
+    Delivery,
+    StagedDelivery,
+    accept_updates,
+    declare_budgets,
+    find_receipts,
+)
 from qidpfl_server.service.tasks import create_task, new_codes, save_initial_model, task_spec
 from qidpfl_server.store.blobs import Blobs, StagedBlob
 from qidpfl_server.store.database import migrate, open_engine
@@ -58,7 +64,7 @@ class Stage:
         group = [
             BudgetAnswer(client_id=client, request=request, at=NOW + n) for n, (client, request) in enumerate(answers)
         ]
-        return self.store.write(lambda tx: declare(tx, TASK, round_number, group))
+        return self.store.write(lambda tx: declare_budgets(tx, TASK, round_number, group))
 
     def staged(self, client: str, data: bytes, at: int = NOW) -> StagedDelivery:
         blob = self.store.blobs.stage()
@@ -70,7 +76,7 @@ class Stage:
         return self.store.write(lambda tx: accept_updates(tx, TASK, 1, deliveries))
 
     def look_up(self, *deliveries: Delivery) -> list[UpdateReceipt | Exception | None]:
-        return self.store.read(lambda tx: first_receipts(tx, TASK, 1, deliveries))
+        return self.store.read(lambda tx: find_receipts(tx, TASK, 1, deliveries))
 
     def recorded(self) -> dict[str, str]:
         updates = self.store.read(lambda tx: tx.rounds.updates(TASK, 1))

@@ -17,12 +17,12 @@ from qidpfl_server.clock import SECOND, seconds
 from qidpfl_server.domain import Client, ClientState, Model, Round, RoundInvitation, Task, Update
 from qidpfl_server.errors import DamagedState, RequestRefused
 from qidpfl_server.identifiers import hash_secret
-from qidpfl_server.service.declarations import BudgetAnswer, declare
 from qidpfl_server.service.enrolment import enrol, store_profile
 from qidpfl_server.service.evaluation import Evaluation, Score
 from qidpfl_server.service.lifecycle import get_task, get_task_for_update
 from qidpfl_server.service.settlement import settle_if_due
 from qidpfl_server.service.settlement_timer import Timing
+from qidpfl_server.service.submissions import BudgetAnswer, declare_budgets
 from qidpfl_server.service.tasks import create_task, save_initial_model, task_spec
 from qidpfl_server.service.views import round_result
 from qidpfl_server.store.blobs import Blobs
@@ -443,7 +443,7 @@ def delivered_round(store: Store) -> tuple[str, list[Client]]:
         )
 
         def deliver(tx: Transaction, client: Client = client, update: Update = update) -> None:
-            declare(
+            declare_budgets(
                 tx, held.task_id, 1, [BudgetAnswer(client_id=client.client_id, request=Declaration(rho=0.05), at=NOW)]
             )
             tx.rounds.insert_update(held, update)

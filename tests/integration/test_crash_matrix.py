@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qidpfl_server import failpoints
+from qidpfl_shared.failpoints import SERVER_FAILPOINTS
 from support import broken_rules
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
 from support.forked_coordinators import ForkedCoordinator
@@ -29,7 +29,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("hit", [1, 3])
-@pytest.mark.parametrize("name", failpoints.NAMES)
+@pytest.mark.parametrize("name", SERVER_FAILPOINTS)
 def test_a_coordinator_killed_anywhere_goes_on_where_it_was(
     name: str, hit: int, store_url: str, tmp_path: Path, gather: Gather
 ) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qidpfl_server.ops.open_store import opened_store
-from qidpfl_server.service.deliveries import StagedDelivery, accept_updates, largest_norm
+from qidpfl_server.service.submissions import StagedDelivery, accept_updates, largest_norm
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction

@@ -16,8 +16,8 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from qidpfl_server.plugins.workloads import describe_workload
+from qidpfl_server.service.aggregation import initial_parameters
 from qidpfl_server.service.evaluation import Evaluators
-from qidpfl_server.service.models import initial_parameters
 from qidpfl_shared.protocol import layouts
 from qidpfl_shared.protocol.presets import PRESETS, preset
 from qidpfl_shared.protocol.task_spec import TaskSpec, WorkloadSpec
@@ -101,7 +101,7 @@ def test_a_model_that_is_beyond_all_numbers_has_no_loss() -> None:
 def test_the_digits_are_evaluated_without_torch() -> None:
     script = (
         "import sys; from qidpfl_server.cli.app import app; from qidpfl_server.service.evaluation import Evaluators\n"
-        "from qidpfl_server.service.models import initial_parameters\n"
+        "from qidpfl_server.service.aggregation import initial_parameters\n"
         "from qidpfl_shared.protocol.presets import preset\n"
         "spec = preset('digits'); found = Evaluators().of(spec).evaluate(spec, initial_parameters(spec))\n"
         "print(found is not None, 'torch' in sys.modules)"

@@ -15,9 +15,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from qidpfl_server.errors import CoordinatorError
-from qidpfl_server.failpoints import MODEL_NAMES
 from qidpfl_server.ops.model_files import read_model_file
 from qidpfl_server.service.tasks import task_spec
+from qidpfl_shared.failpoints import MODEL_FAILPOINTS
 from qidpfl_shared.protocol.presets import preset
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, digest_header, play_to_the_end, running
 from support.forked_coordinators import ForkedCoordinator
@@ -134,7 +134,7 @@ def test_a_task_that_is_not_there_takes_no_model(coordinator: Coordinator) -> No
     assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
 
 
-@pytest.mark.parametrize("place", MODEL_NAMES)
+@pytest.mark.parametrize("place", MODEL_FAILPOINTS)
 def test_a_coordinator_killed_while_it_takes_a_model_has_the_old_one_or_the_new_one(
     place: str, store_url: str, tmp_path: Path
 ) -> None:

@@ -78,10 +78,10 @@ def test_a_live_task_is_swept_after_every_round_and_goes_on(store_url: str, tmp_
         removed = []
         for _ in range(HORIZON):
             play_round(clients)
-            removed.append(sweep(store, grace_s=0))
+            removed.append(sweep(store, SystemClock(), grace_s=0))
         # A round's updates, the model it started from and its momentum; version 0 has none.
         assert removed == [0, 0, CLIENTS + 1, CLIENTS + 2, CLIENTS + 2]
-        assert sweep(store, grace_s=0) == 0
+        assert sweep(store, SystemClock(), grace_s=0) == 0
         report = audit(store)
         assert report.violations == []
         (said,) = report.not_checkable
@@ -107,7 +107,7 @@ def test_what_was_needed_an_hour_ago_stays_however_old_it_is(tmp_path: Path) -> 
             play_round(clients)
         grow_old(tmp_path / "blobs" / "objects")
         before = names(tmp_path / "blobs" / "objects")
-        assert sweep(store) == 0
+        assert sweep(store, SystemClock()) == 0
         assert names(tmp_path / "blobs" / "objects") == before
 
 
@@ -150,7 +150,7 @@ def test_a_sweep_that_is_held_up_removes_nothing_that_came_meanwhile(tmp_path: P
         def meanwhile() -> None:
             created(store, "meanwhile")
 
-        assert sweep(HeldUp(store, meanwhile), grace_s=0) == 1  # type: ignore[arg-type]
+        assert sweep(HeldUp(store, meanwhile), SystemClock(), grace_s=0) == 1  # type: ignore[arg-type]
         assert not store.blobs.has(orphan)
         assert audit(store).violations == []
 
@@ -186,7 +186,7 @@ def test_a_model_that_was_swept_before_its_task_was_recorded_is_not_recorded(tmp
     with opened_store(Settings(state_dir=tmp_path), create=True) as store:
         spec = task_spec("digits", {})
         model = save_initial_model(store.blobs, spec)
-        assert sweep(store, grace_s=0) == 1
+        assert sweep(store, SystemClock(), grace_s=0) == 1
         now = SystemClock().now()
         with pytest.raises(StoreBusy, match="swept"):
             store.write(lambda tx: create_task(tx, name="late", preset_name=None, spec=spec, model=model, now=now))
@@ -202,6 +202,6 @@ def test_two_tasks_that_share_a_blob_keep_it_as_long_as_one_of_them_does(tmp_pat
         shared = created(store, "another")
         for _ in range(KEPT + 1):
             play_round(clients)
-        sweep(store, grace_s=0)
+        sweep(store, SystemClock(), grace_s=0)
         assert store.blobs.has(shared.digest)
         assert audit(store).violations == []

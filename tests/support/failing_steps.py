@@ -4,7 +4,7 @@ import os
 import signal
 from typing import Any
 
-from qidpfl_server.service import patience, scheduler, settlement
+from qidpfl_server.service import scheduler, settlement
 
 # What is hindered is replaced in these modules, whatever its type.
 _settlement: Any = settlement
@@ -67,7 +67,7 @@ def stop_holding_the_round() -> None:
 
 
 def _hurry() -> None:
-    patience._FIRST_PAUSE_S = 0.02
+    scheduler._FIRST_PAUSE_S = 0.02
 
 
 def _fail(*_: Any) -> Any:

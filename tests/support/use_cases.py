@@ -10,14 +10,19 @@ import numpy as np
 
 from qidpfl_server.audit import audit
 from qidpfl_server.domain import Client, Round, Task
-from qidpfl_server.service.declarations import BudgetAnswer
-from qidpfl_server.service.declarations import declare as declare_budgets
-from qidpfl_server.service.deliveries import Delivery, StagedDelivery, accept_updates, first_receipts
 from qidpfl_server.service.enrolment import enrol, leave, store_profile
 from qidpfl_server.service.evaluation import Evaluator
 from qidpfl_server.service.planning import mark_coming_back
-from qidpfl_server.service.settlement import settle_if_due, stop_task
-from qidpfl_server.service.tasks import create_task, save_initial_model, start_task, task_spec
+from qidpfl_server.service.settlement import settle_if_due
+from qidpfl_server.service.submissions import (
+    BudgetAnswer,
+    Delivery,
+    StagedDelivery,
+    accept_updates,
+    declare_budgets,
+    find_receipts,
+)
+from qidpfl_server.service.tasks import create_task, save_initial_model, start_task, stop_task, task_spec
 from qidpfl_server.service.views import announcement_state, ledger, round_result
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
@@ -202,7 +207,7 @@ class ServedClient:
     def look_up(self, data: bytes, number: int = 1) -> UpdateReceipt | None:
         """What the server says before it reads the body."""
         delivery = Delivery(client_id=self.client_id, digest=_digest(data), at=self.cases.clock.now())
-        (outcome,) = self.cases.read(lambda tx: first_receipts(tx, self.task.task_id, number, [delivery]))
+        (outcome,) = self.cases.read(lambda tx: find_receipts(tx, self.task.task_id, number, [delivery]))
         return None if outcome is None else _result_of(outcome)
 
     def upload(self, data: bytes | None = None, number: int = 1) -> UpdateReceipt:

@@ -10,10 +10,9 @@ from qidpfl_shared.protocol.messages import BudgetReceipt, UpdateReceipt
 
 from ..clock import Clock, Micros
 from ..ops.tokens import Secrets
-from ..service.declarations import BudgetAnswer, declare
-from ..service.deliveries import Delivery, StagedDelivery, accept_updates, first_receipts
 from ..service.notifications import ChangeNotifier
 from ..service.scheduler import Scheduler
+from ..service.submissions import BudgetAnswer, Delivery, StagedDelivery, accept_updates, declare_budgets, find_receipts
 from ..settings import Settings
 from ..store.store import Store
 from ..store.transaction import Transaction
@@ -69,13 +68,13 @@ class Context:
         return await self.store.write_async(work)
 
     async def _look_up(self, place: RoundKey, items: Sequence[Delivery]) -> list[UpdateReceipt | Exception | None]:
-        return await self.read(lambda tx: first_receipts(tx, *place, items))
+        return await self.read(lambda tx: find_receipts(tx, *place, items))
 
     async def _deliver(self, place: RoundKey, items: Sequence[StagedDelivery]) -> list[UpdateReceipt | Exception]:
         return await self.write(lambda tx: accept_updates(tx, *place, items))
 
     async def _declare(self, place: RoundKey, items: Sequence[BudgetAnswer]) -> list[BudgetReceipt | Exception]:
-        return await self.write(lambda tx: declare(tx, *place, items))
+        return await self.write(lambda tx: declare_budgets(tx, *place, items))
 
 
 async def get_context(request: Request) -> Context:

@@ -22,8 +22,7 @@ from ..ops.open_store import opened_store
 from ..plugins.rules import load_rules, rules_of
 from ..plugins.workloads import describe_workload
 from ..service.evaluation import Evaluators
-from ..service.settlement import stop_task
-from ..service.tasks import create_task, save_initial_model, start_task, task_spec
+from ..service.tasks import create_task, save_initial_model, start_task, stop_task, task_spec
 from ..service.views import task_summary, task_view
 from ..store.transaction import Transaction
 from .options import Rules, Where, guarded, located

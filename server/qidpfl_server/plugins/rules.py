@@ -10,23 +10,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from qidpfl_shared.core.custom_rules import CustomReward, CustomRuleFailed, CustomSelect
+from qidpfl_shared.core.custom_rules import CustomReward, CustomSelect
 from qidpfl_shared.plugin_loader import CannotImport, module_of_file
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.fields import Name
-from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
-from ..clock import Micros
-from ..domain import EndReason, Task
 from ..errors import CoordinatorError, RequestRefused
-from ..service.lifecycle import end_task
-from ..store.transaction import Transaction
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -87,12 +79,6 @@ def require_rules(spec: TaskSpec) -> None:
 def rules_of(spec: TaskSpec) -> list[Path]:
     """The files that a task needs, of those that are loaded."""
     return list(dict.fromkeys(_loaded[name].path for _, name in _needed(spec) if name in _loaded))
-
-
-def fail_by_rule(tx: Transaction, task: Task, name: str | None, error: CustomRuleFailed, now: Micros) -> None:
-    """End a task whose rule failed. Clients read the reason, so that it holds no data; the rest is in the log."""
-    _log.error("own_rule_failed", task=task.task_id, rules=name, exc_info=error)
-    end_task(tx, task, TaskState.FAILED, EndReason.OWN_RULE_FAILED, now, f"rules {name}: {error}")
 
 
 def _needed(spec: TaskSpec) -> Iterator[tuple[str, str]]:

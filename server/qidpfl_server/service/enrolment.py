@@ -1,28 +1,21 @@
-"""Before the first round: enrol, store the profile, select; and leave."""
+"""Clients of a task: enrol, store the profile, leave; and how an admin lists and revokes them."""
 
-from collections.abc import Sequence
-
-import numpy as np
-
-from qidpfl_shared.core.custom_rules import CustomRuleFailed
-from qidpfl_shared.core.selection import Selection, SelectionStatus, select
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
-from qidpfl_shared.protocol.messages import EnrolAnswer, EnrolRequest, Profile, TaskState
-from qidpfl_shared.protocol.task_spec import TaskSpec
+from qidpfl_shared.protocol.messages import ClientSummary, EnrolAnswer, EnrolRequest, Profile, TaskState
 
-from ..clock import Micros, seconds
-from ..domain import Client, ClientState, EndReason, Task
+from ..clock import Micros
+from ..domain import Client, ClientState, Task
 from ..errors import RequestRefused
 from ..identifiers import hash_secret, new_id, new_secret
-from ..plugins.rules import custom_select, fail_by_rule, missing_rules
+from ..plugins.rules import missing_rules
 from ..store.transaction import Transaction
-from .lifecycle import end_task, get_task_for_update, known_client
-from .planning import open_round
+from .lifecycle import get_task, get_task_for_update, known_client
+from .selection import select_clients, select_late_joiner, selection_is_due
 
 
 def enrol(tx: Transaction, task_id: str, request: EnrolRequest, now: Micros) -> EnrolAnswer:
-    """A new client, or the same one with a fresh token when its key is known and it has no profile yet."""
+    """Enrol a new client. A repeat with the same key, before the profile is stored, only gets a new token."""
     code_hash, key_hash = hash_secret(request.enrolment_code), hash_secret(request.enrolment_key)
     if tx.tasks.task_of_code(code_hash) != task_id:
         raise RequestRefused(ErrorCode.UNAUTHENTICATED)
@@ -43,16 +36,16 @@ def enrol(tx: Transaction, task_id: str, request: EnrolRequest, now: Micros) -> 
         tx.clients.insert(client, key_hash=key_hash, token_hash=hash_secret(token), at=now)
         tx.tasks.note_enrolment(task_id, now)
         tx.events.add(task_id, "client.enrolled", at=now, detail=f"ordinal {ordinal}")
-    # Also for a repeat: other coordinators have to hear that a token was revoked.
+    # Also for a repeat: other coordinators must drop the old token from their caches.
     tx.touch(task_id)
     failpoint("enrol.before_commit")
     return EnrolAnswer(client_id=client.client_id, token=token, ordinal=client.ordinal, spec_digest=task.spec_digest)
 
 
 def store_profile(tx: Transaction, client_id: str, profile: Profile, now: Micros) -> None:
-    """Store what a client says of itself, once. The expected number of profiles starts the selection."""
+    """Store the profile of a client, once. The last expected profile starts the selection."""
     task = get_task_for_update(tx, known_client(tx, client_id).task_id)
-    # Read only now that the task is held: another process may just have stored it.
+    # Read after the task is locked: another process may just have stored the profile.
     client = known_client(tx, client_id)
     if client.has_profile:
         if _profile_of(client) != profile:
@@ -74,14 +67,14 @@ def store_profile(tx: Transaction, client_id: str, profile: Profile, now: Micros
     tx.events.add(task.task_id, "client.profiled", at=now, detail=f"ordinal {client.ordinal}")
     tx.touch(task.task_id)
     if task.state is TaskState.TRAINING:
-        _judge_late_joiner(tx, task, client_id)
+        select_late_joiner(tx, task, client_id)
     elif selection_is_due(tx, task, now) and not missing_rules(task.spec):
         select_clients(tx, task, now)
     failpoint("profile.before_commit")
 
 
 def leave(tx: Transaction, client_id: str, now: Micros) -> None:
-    """Out from the next round on. Repeating it changes nothing."""
+    """Take no part from the next round on. Idempotent."""
     get_task_for_update(tx, known_client(tx, client_id).task_id)
     client = known_client(tx, client_id)
     if client.state is ClientState.LEFT:
@@ -91,75 +84,22 @@ def leave(tx: Transaction, client_id: str, now: Micros) -> None:
     tx.touch(client.task_id)
 
 
-def selection_is_due(tx: Transaction, task: Task, now: Micros) -> bool:
-    """Whether the expected number has a profile; or the minimum, and the window is over or nobody new comes."""
-    profiled = len(tx.clients.in_state(task.task_id, ClientState.PROFILED))
-    rules = task.spec.rounds
-    if profiled < rules.min_clients:
-        return False
-    if rules.expected_clients is not None and profiled >= rules.expected_clients:
-        return True
-    return now >= selection_time(task)
+def client_summaries(tx: Transaction, task_id: str) -> list[ClientSummary]:
+    """All clients of a task in the order of their ordinals, for admin and viewer."""
+    get_task(tx, task_id)
+    return [_summary(client) for client in tx.clients.of_task(task_id)]
 
 
-def selection_time(task: Task) -> Micros:
-    """When to stop waiting for more clients: the window is over, or it has been quiet for long enough."""
-    rules = task.spec.rounds
-    return min(task.opened_at + seconds(rules.enrolment_window_s), task.last_enrolment_at + seconds(rules.quiet_s))
-
-
-def select_clients(tx: Transaction, task: Task, now: Micros) -> None:
-    """Judge every profile by its labels, then open the first round or end the task."""
-    candidates = tx.clients.in_state(task.task_id, ClientState.PROFILED)
-    try:
-        selection = selection_of(task.spec, candidates)
-    except CustomRuleFailed as error:
-        fail_by_rule(tx, task, task.spec.selection.own_rules, error, now)
-        return
-    for client, kept, filled_up, distance in zip(
-        candidates, selection.selected, selection.filled_up, selection.label_distances, strict=True
-    ):
-        tx.clients.set_selection(
-            client.client_id, selected=bool(kept), label_distance=float(distance), filled_up=bool(filled_up)
-        )
-    kept_count = int(np.count_nonzero(selection.selected))
-    tx.events.add(task.task_id, "task.selected", at=now, detail=f"{kept_count} of {len(candidates)} clients")
-    tx.touch(task.task_id)
-    if selection.status is SelectionStatus.TOO_FEW_CLIENTS:
-        end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_CLIENTS, now, "too few pass the selection")
-        return
-    tx.tasks.move(task.task_id, before=TaskState.ENROLLING, after=TaskState.TRAINING)
-    open_round(tx, get_task_for_update(tx, task.task_id), 1, now)
-
-
-def selection_of(spec: TaskSpec, candidates: Sequence[Client]) -> Selection:
-    """Whom the rule of a task keeps of these clients, in the order of their ordinals."""
-    histograms = [client.label_counts or () for client in candidates]
-    return select(
-        rule=spec.selection_rule(custom_select(spec)),
-        histograms=histograms,
-        reference=spec.label_reference(histograms),
-        min_clients=spec.rounds.min_clients,
-        shortfall=spec.selection.shortfall,
-        sizes=[client.size or 0 for client in candidates],
-        privacy_values=[client.privacy_value or 0.0 for client in candidates],
-    )
-
-
-def _judge_late_joiner(tx: Transaction, task: Task, client_id: str) -> None:
-    """Where late joiners are allowed, one is judged by the same rule, alone."""
-    client = known_client(tx, client_id)
-    assert client.label_counts is not None
-    everybody = [other.label_counts for other in tx.clients.of_task(task.task_id) if other.label_counts is not None]
-    verdict = select(
-        rule=task.spec.selection_rule(),
-        histograms=[client.label_counts],
-        reference=task.spec.label_reference(everybody),
-        min_clients=1,
-    )
-    tx.clients.set_selection(
-        client_id, selected=bool(verdict.selected[0]), label_distance=float(verdict.label_distances[0])
-    )
+def revoke_client(tx: Transaction, task_id: str, client_id: str, now: Micros) -> None:
+    """Revoke the token of a client. It takes no part from the next round on; its ledgers stay."""
+    get_task_for_update(tx, task_id)
+    client = tx.clients.get(client_id)
+    if client is None or client.task_id != task_id:
+        raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such client in this task")
+    leave(tx, client_id, now)
+    # The server forgets this secret at once, so that no token opens the account again.
+    tx.clients.set_token(client_id, hash_secret(new_secret()))
+    tx.touch(task_id)
 
 
 def _require_enrolling(task: Task) -> None:
@@ -204,4 +144,21 @@ def _profile_of(client: Client) -> Profile:
         histogram_rho=client.histogram_rho,
         rho_cap=client.rho_cap,
         lifetime_rho=client.lifetime_rho,
+    )
+
+
+def _summary(client: Client) -> ClientSummary:
+    return ClientSummary(
+        client_id=client.client_id,
+        ordinal=client.ordinal,
+        state=client.state.value,
+        size=client.size,
+        privacy_value=client.privacy_value,
+        label_counts=client.label_counts,
+        histogram_rho=client.histogram_rho,
+        rho_cap=client.rho_cap,
+        lifetime_rho=client.lifetime_rho,
+        label_distance=client.label_distance,
+        filled_up=client.filled_up,
+        set_aside=client.set_aside,
     )

@@ -1,5 +1,8 @@
-"""How a task is held while it changes, and how it ends."""
+"""How a use case reads and locks a task, and how a task ends."""
 
+import structlog
+
+from qidpfl_shared.core.custom_rules import CustomRuleFailed
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
 
@@ -8,6 +11,8 @@ from ..domain import Client, ClientState, EndReason, Task
 from ..errors import RequestRefused
 from ..store.transaction import Transaction
 
+_log = structlog.get_logger()
+
 
 def end_task(tx: Transaction, task: Task, after: TaskState, reason: EndReason, now: Micros, detail: str = "") -> None:
     """End a task that has not ended yet."""
@@ -15,6 +20,12 @@ def end_task(tx: Transaction, task: Task, after: TaskState, reason: EndReason, n
     if tx.tasks.end(task.task_id, before=task.state, after=after, reason=said, at=now):
         tx.events.add(task.task_id, f"task.{after.value}", at=now, detail=said)
         tx.touch(task.task_id)
+
+
+def fail_by_rule(tx: Transaction, task: Task, name: str | None, error: CustomRuleFailed, now: Micros) -> None:
+    """Fail a task whose custom rule failed. Clients read the reason, so it holds no data; the log has the rest."""
+    _log.error("own_rule_failed", task=task.task_id, rules=name, exc_info=error)
+    end_task(tx, task, TaskState.FAILED, EndReason.OWN_RULE_FAILED, now, f"rules {name}: {error}")
 
 
 def get_task(tx: Transaction, task_id: str) -> Task:
@@ -39,7 +50,7 @@ def active_clients(tx: Transaction, task_id: str) -> list[Client]:
 
 
 def known_client(tx: Transaction, client_id: str) -> Client:
-    """The client with this id, which credentials have already vouched for."""
+    """The client with this id, whose credentials were already checked. Raises `RequestRefused` if it is gone."""
     client = tx.clients.get(client_id)
     if client is None:
         raise RequestRefused(ErrorCode.UNAUTHENTICATED)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import anyio.to_thread
 import structlog
 
+from ..errors import is_transient
 from ..store.store import Store
-from .patience import is_transient
 from .views import AnnouncementState, announcement_state
 
 _log = structlog.get_logger()

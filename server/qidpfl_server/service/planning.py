@@ -14,9 +14,9 @@ from qidpfl_shared.protocol.releases import histogram_release, release_of
 
 from ..clock import Micros, seconds
 from ..domain import Client, EndReason, Round, RoundInvitation, Task
-from ..plugins.rules import custom_reward, fail_by_rule
+from ..plugins.rules import custom_reward
 from ..store.transaction import Transaction
-from .lifecycle import active_clients, end_task, known_client
+from .lifecycle import active_clients, end_task, fail_by_rule, known_client
 
 _ENDS = {
     PlanStatus.TOO_FEW_CLIENTS: (TaskState.FAILED, EndReason.TOO_FEW_CLIENTS),

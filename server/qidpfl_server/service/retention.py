@@ -2,7 +2,7 @@
 
 from qidpfl_shared.protocol.messages import RoundState
 
-from ..clock import Micros, SystemClock, seconds
+from ..clock import Clock, Micros, seconds
 from ..domain import Task
 from ..store.store import Store
 from ..store.transaction import Transaction
@@ -37,11 +37,11 @@ def kept_digests(tx: Transaction, since: Micros | None = None) -> set[str]:
     return kept
 
 
-def sweep(store: Store, *, grace_s: float = _GRACE_S) -> int:
+def sweep(store: Store, clock: Clock, *, grace_s: float = _GRACE_S) -> int:
     """Remove the blobs that nothing refers to and that nobody can be using any more; the number of files removed.
 
     Any number of coordinators may sweep the same folder, and be held up in the middle of it for any time.
     """
     # The moment comes first: what is written, or committed, after it is never removed by this sweep.
-    moment = SystemClock().now() - seconds(grace_s)
+    moment = clock.now() - seconds(grace_s)
     return store.blobs.sweep(store.read(lambda tx: kept_digests(tx, moment), snapshot=True), before=moment)

@@ -16,22 +16,41 @@ from qidpfl_shared.protocol.messages import RoundState, TaskState
 
 from ..clock import SECOND, Clock, Micros
 from ..domain import EndReason, Task
+from ..errors import is_transient
 from ..plugins.rules import missing_rules
 from ..store.store import Store
 from ..store.transaction import Transaction
-from .enrolment import select_clients, selection_is_due, selection_time
 from .evaluation import Evaluator
-from .lifecycle import get_task, get_task_for_update
-from .patience import RetryPolicy, current_step, fail_task, is_transient
+from .lifecycle import end_task, get_task, get_task_for_update
 from .planning import round_is_complete
 from .retention import sweep
+from .selection import select_clients, selection_is_due, selection_time
 from .settlement import settle_if_due
 from .settlement_timer import Timing
+
+# Round and attempt that a task is in; (0, 0) before the first one.
+Step = tuple[int, int]
 
 _log = structlog.get_logger()
 _LONGEST_SLEEP_S = 5.0
 _TRANSIENT_PAUSE_S = 0.5
 _SWEEP_EVERY_S = 600.0
+_TRIES = 6
+_FIRST_PAUSE_S = 1.0
+
+
+class RetryPolicy:
+    """How often a failed step is tried again: transient errors without limit, all others six times per step."""
+
+    def __init__(self) -> None:
+        self._failures: dict[str, tuple[Step, int]] = {}
+
+    def pause_after(self, task_id: str, step: Step) -> float | None:
+        """Count one more failure. The seconds until the next try, doubled every time, or None after the last one."""
+        known, count = self._failures.get(task_id, (step, 0))
+        count = count + 1 if known == step else 1
+        self._failures[task_id] = (step, count)
+        return None if count >= _TRIES else _FIRST_PAUSE_S * 2 ** (count - 1)
 
 
 class Scheduler:
@@ -125,7 +144,7 @@ class Scheduler:
         """Sweep blobs that nothing refers to, now and then, until cancelled."""
         while True:
             try:
-                removed = await anyio.to_thread.run_sync(sweep, self._store, limiter=self._threads)
+                removed = await anyio.to_thread.run_sync(sweep, self._store, self._clock, limiter=self._threads)
                 if removed:
                     _log.info("blobs_swept", removed=removed)
             except Exception as error:
@@ -149,7 +168,7 @@ class Scheduler:
             return _TRANSIENT_PAUSE_S
         _log.error("step_failed", task=task_id, exc_info=error)
         try:
-            step = self._store.read(lambda tx: current_step(tx, task_id))
+            step = self._store.read(lambda tx: _current_step(tx, task_id))
             pause = self._retries.pause_after(task_id, step)
             now = self._clock.now()
             if pause is None and self._store.write(lambda tx: fail_task(tx, task_id, step, error, now)):
@@ -184,3 +203,25 @@ def _due(tx: Transaction, task: Task, now: Micros) -> list[tuple[Task, Micros]]:
     if round_is_complete(tx, round_, now):
         return [(task, now)]
     return [(task, round_.declare_by + 1 if now <= round_.declare_by else round_.deliver_by + 1)]
+
+
+def _current_step(tx: Transaction, task_id: str) -> Step:
+    round_ = tx.rounds.latest(task_id)
+    return (0, 0) if round_ is None else (round_.round_number, round_.attempt)
+
+
+def fail_task(tx: Transaction, task_id: str, step: Step, error: Exception, now: Micros) -> bool:
+    """Fail a task that cannot advance and void its open round. False if another process has advanced it meanwhile.
+
+    Clients read the reason, so it names only the kind of the error; the log has the rest.
+    """
+    task = get_task_for_update(tx, task_id)
+    if task.ended or _current_step(tx, task_id) != step:
+        return False
+    round_ = tx.rounds.latest(task_id)
+    if round_ is not None and round_.state is RoundState.OPEN:
+        tx.rounds.void(round_)
+    place = "the selection" if round_ is None else f"round {round_.round_number}"
+    detail = f"{place} failed {_TRIES} times with {type(error).__name__}"
+    end_task(tx, task, TaskState.FAILED, EndReason.STEP_FAILED, now, detail)
+    return True

@@ -7,30 +7,49 @@ heavy part at the same time: only one of them closes the round.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from qidpfl_shared.core.aggregation import ModelDiverged
 from qidpfl_shared.core.money import split_reward
+from qidpfl_shared.core.noise_audit import NoiseAudit, NoiseVerdict, alpha_per_upload
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.messages import RoundState, TaskState
+from qidpfl_shared.protocol.task_spec import AuditMode, TaskSpec
 from qidpfl_shared.protocol.wire import decode
 
 from ..clock import Micros, seconds
-from ..domain import BudgetState, EndReason, Model, Round, Task
-from ..errors import DamagedState, StoreBusy
+from ..domain import Budget, BudgetState, Client, EndReason, Model, Round, RoundInvitation, Task, Update
+from ..errors import DamagedState
 from ..store.blobs import Blobs
 from ..store.store import Store
 from ..store.transaction import Transaction
-from .aggregation import next_state
+from .aggregation import next_state, require_stored, save_model
 from .evaluation import Evaluation, Evaluator
-from .judgement import AuditResult, Snapshot, audit_updates
 from .lifecycle import active_clients, end_task, get_task_for_update
-from .models import require_stored, save_model
 from .planning import open_round, round_is_complete
 from .settlement_timer import Stopwatch, Timing
 
-_STOP_ATTEMPTS = 20
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyRound:
+    """A round that is ready to settle, as it was read."""
+
+    task: Task
+    round_: Round
+    base: Model
+    clients: dict[str, Client]
+    invitations: dict[str, RoundInvitation]
+    budgets: dict[str, Budget]
+    updates: dict[str, Update]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditResult:
+    """What the noise audit says of every update, and which updates count."""
+
+    verdicts: dict[str, NoiseVerdict | None]
+    accepted: tuple[str, ...]
 
 
 def settle_if_due(
@@ -47,51 +66,59 @@ def settle_if_due(
     `observe` hears how long it took if this process has settled the round.
     """
     watch = Stopwatch(clock_now)
-    snapshot = store.read(lambda tx: _snapshot(tx, task_id, clock_now, stop=stop), snapshot=True)
-    if snapshot is None:
+    ready = store.read(lambda tx: _read_ready_round(tx, task_id, clock_now, stop=stop), snapshot=True)
+    if ready is None:
         return False
-    audit = audit_updates(snapshot)
-    if len(audit.accepted) < snapshot.round_.min_updates:
-        return store.write(lambda tx: _void(tx, snapshot, watch.now(), stop=stop))
+    audit = audit_updates(ready)
+    if len(audit.accepted) < ready.round_.min_updates:
+        return store.write(lambda tx: _void(tx, ready, watch.now(), stop=stop))
     try:
-        model = _next_model(store.blobs, snapshot, audit)
+        model = _next_model(store.blobs, ready, audit)
         with watch.evaluating():
-            evaluation = _evaluate(store.blobs, snapshot, model, evaluator)
+            evaluation = _evaluate(store.blobs, ready, model, evaluator)
     except (DamagedState, ModelDiverged) as error:
         reason = EndReason.STATE_DAMAGED if isinstance(error, DamagedState) else EndReason.MODEL_DIVERGED
         detail = str(error)
-        return store.write(lambda tx: _fail(tx, snapshot, reason, detail, watch.now()))
+        return store.write(lambda tx: _fail(tx, ready, reason, detail, watch.now()))
     failpoint("settle.model_written")
-    closed = store.write(lambda tx: _close(tx, snapshot, audit, model, evaluation, watch, stop=stop))
+    closed = store.write(lambda tx: _close(tx, ready, audit, model, evaluation, watch, stop=stop))
     failpoint("settle.after_commit")
     if closed and observe is not None:
         observe(watch.timing(evaluated=evaluation is not None))
     return closed
 
 
-def stop_task(store: Store, task_id: str, evaluator: Evaluator | None, clock_now: Micros) -> None:
-    """Stop a task: its open round is settled if enough updates are there, else voided. Blocks."""
-    store.write(lambda tx: _stop_while_enrolling(tx, task_id, clock_now))
-    watch = Stopwatch(clock_now)
-    for _ in range(_STOP_ATTEMPTS):
-        # An upload that arrives meanwhile changes the round: then the same again with what is there now.
-        if settle_if_due(store, task_id, evaluator, watch.now(), stop=True) or _has_ended(store, task_id):
-            return
-    raise StoreBusy("the open round keeps changing; try again")
+def audit_updates(ready: ReadyRound) -> AuditResult:
+    """Audit the noise of every update, in the order of ordinals."""
+    spec = ready.task.spec
+    audited = spec.privacy.noise and spec.privacy.audit is not AuditMode.OFF
+    mechanism = spec.privacy.mechanism.build()
+    alpha = alpha_per_upload(
+        alpha=spec.privacy.audit_alpha, clients=max(1, len(ready.clients)), rounds=spec.game.horizon
+    )
+    verdicts: dict[str, NoiseVerdict | None] = {}
+    for client_id in sorted(ready.updates, key=lambda known: ready.clients[known].ordinal):
+        verdicts[client_id] = None
+        if audited:
+            audit = NoiseAudit.of_upload(
+                mechanism=mechanism,
+                rho=ready.budgets[client_id].rho,
+                size=ready.clients[client_id].size or 1,
+                dimension=spec.dimension,
+                alpha=alpha,
+            )
+            verdicts[client_id] = audit.verdict(squared_norm=ready.updates[client_id].squared_norm)
+    accepted = tuple(client_id for client_id, verdict in verdicts.items() if is_accepted(spec, verdict))
+    return AuditResult(verdicts=verdicts, accepted=accepted)
 
 
-def _has_ended(store: Store, task_id: str) -> bool:
-    task = store.read(lambda tx: tx.tasks.get(task_id))
-    return task is None or task.ended
+def is_accepted(spec: TaskSpec, verdict: NoiseVerdict | None) -> bool:
+    """Whether an update with this verdict counts: only a task that rejects leaves out those with wrong noise."""
+    wrong_noise = verdict in (NoiseVerdict.TOO_LITTLE_NOISE, NoiseVerdict.TOO_MUCH_NOISE)
+    return not (wrong_noise and spec.privacy.audit is AuditMode.REJECT)
 
 
-def _stop_while_enrolling(tx: Transaction, task_id: str, now: Micros) -> None:
-    task = get_task_for_update(tx, task_id)
-    if task.state is TaskState.ENROLLING:
-        end_task(tx, task, TaskState.STOPPED, EndReason.STOPPED, now)
-
-
-def _snapshot(tx: Transaction, task_id: str, now: Micros, *, stop: bool) -> Snapshot | None:
+def _read_ready_round(tx: Transaction, task_id: str, now: Micros, *, stop: bool) -> ReadyRound | None:
     task = tx.tasks.get(task_id)
     round_ = tx.rounds.latest(task_id)
     if task is None or task.ended or round_ is None or round_.state is not RoundState.OPEN:
@@ -101,7 +128,7 @@ def _snapshot(tx: Transaction, task_id: str, now: Micros, *, stop: bool) -> Snap
     base = tx.tasks.model(task_id, round_.base_version)
     if base is None:
         raise DamagedState(f"model version {round_.base_version} of task {task_id} is missing from table models")
-    return Snapshot(
+    return ReadyRound(
         task=task,
         round_=round_,
         base=base,
@@ -112,30 +139,30 @@ def _snapshot(tx: Transaction, task_id: str, now: Micros, *, stop: bool) -> Snap
     )
 
 
-def _next_model(blobs: Blobs, snapshot: Snapshot, audit: AuditResult) -> Model:
+def _next_model(blobs: Blobs, ready: ReadyRound, audit: AuditResult) -> Model:
     """The next version, written durably."""
     state = next_state(
         blobs,
-        snapshot.task,
-        snapshot.base,
-        [snapshot.clients[known] for known in audit.accepted],
-        snapshot.budgets,
-        snapshot.updates,
+        ready.task,
+        ready.base,
+        [ready.clients[known] for known in audit.accepted],
+        ready.budgets,
+        ready.updates,
     )
     failpoint("settle.aggregate_computed")
-    return save_model(blobs, snapshot.round_.round_number, state)
+    return save_model(blobs, ready.round_.round_number, state)
 
 
-def _evaluate(blobs: Blobs, snapshot: Snapshot, model: Model, evaluator: Evaluator | None) -> Evaluation | None:
+def _evaluate(blobs: Blobs, ready: ReadyRound, model: Model, evaluator: Evaluator | None) -> Evaluation | None:
     if evaluator is None:
         return None
-    spec = snapshot.task.spec
+    spec = ready.task.spec
     return evaluator.evaluate(spec, decode(blobs.get(model.digest), dimension=spec.dimension))
 
 
 def _close(
     tx: Transaction,
-    snapshot: Snapshot,
+    ready: ReadyRound,
     audit: AuditResult,
     model: Model,
     evaluation: Evaluation | None,
@@ -145,16 +172,16 @@ def _close(
 ) -> bool:
     """The one transaction that closes a round: payments, model, misses, and what comes next."""
     now = watch.now()
-    task, round_ = _unchanged(tx, snapshot)
+    task, round_ = _unchanged(tx, ready)
     if round_ is None:
         return False
     require_stored(tx.blobs, model)
-    payments, kept = _payments(snapshot, audit)
+    payments, kept = _payments(ready, audit)
     # Before the next round is opened: how this one went may decide what that pays.
     tx.rounds.settle(
         round_,
         kept_micro=kept,
-        declared_total=math.fsum(budget.rho for budget in snapshot.budgets.values()),
+        declared_total=math.fsum(budget.rho for budget in ready.budgets.values()),
         accuracy=evaluation.reported.accuracy if evaluation else None,
         loss=evaluation.reported.loss if evaluation else None,
         settled_at=now,
@@ -163,7 +190,7 @@ def _close(
         tx.rounds.judge(round_, client_id, verdict=verdict, accepted=client_id in audit.accepted)
     tx.rounds.pay(round_, payments)
     tx.tasks.add_model(task.task_id, model, now)
-    _count_misses(tx, snapshot)
+    _count_misses(tx, ready)
     detail = f"{len(audit.accepted)} updates, {sum(payments.values())} micro paid, {kept} kept"
     tx.events.add(task.task_id, "round.settled", at=now, round_number=round_.round_number, detail=detail)
     tx.touch(task.task_id)
@@ -191,24 +218,24 @@ def _continue(
         open_round(tx, task, round_.round_number + 1, now)
 
 
-def _payments(snapshot: Snapshot, audit: AuditResult) -> tuple[dict[str, int], int]:
+def _payments(ready: ReadyRound, audit: AuditResult) -> tuple[dict[str, int], int]:
     """The exact split of the reward over all who declared, in the order of ordinals."""
     declared = sorted(
-        (known for known, budget in snapshot.budgets.items() if budget.rho > 0),
-        key=lambda known: snapshot.clients[known].ordinal,
+        (known for known, budget in ready.budgets.items() if budget.rho > 0),
+        key=lambda known: ready.clients[known].ordinal,
     )
     split = split_reward(
-        reward_micro=snapshot.round_.reward_micro,
-        declared=[snapshot.budgets[known].rho for known in declared],
+        reward_micro=ready.round_.reward_micro,
+        declared=[ready.budgets[known].rho for known in declared],
         delivered=[known in audit.accepted for known in declared],
     )
     paid = dict(zip(declared, split.payments, strict=True))
     return {known: amount for known, amount in paid.items() if known in audit.accepted}, split.kept
 
 
-def _void(tx: Transaction, snapshot: Snapshot, now: Micros, *, stop: bool) -> bool:
+def _void(tx: Transaction, ready: ReadyRound, now: Micros, *, stop: bool) -> bool:
     """Too few updates: the same round again with new deadlines; what was declared and delivered stands."""
-    task, round_ = _unchanged(tx, snapshot)
+    task, round_ = _unchanged(tx, ready)
     if round_ is None:
         return False
     tx.events.add(
@@ -232,8 +259,8 @@ def _void(tx: Transaction, snapshot: Snapshot, now: Micros, *, stop: bool) -> bo
     return True
 
 
-def _fail(tx: Transaction, snapshot: Snapshot, reason: EndReason, detail: str, now: Micros) -> bool:
-    task, round_ = _unchanged(tx, snapshot)
+def _fail(tx: Transaction, ready: ReadyRound, reason: EndReason, detail: str, now: Micros) -> bool:
+    task, round_ = _unchanged(tx, ready)
     if round_ is None:
         return False
     tx.rounds.void(round_)
@@ -241,28 +268,28 @@ def _fail(tx: Transaction, snapshot: Snapshot, reason: EndReason, detail: str, n
     return True
 
 
-def _unchanged(tx: Transaction, snapshot: Snapshot) -> tuple[Task, Round | None]:
-    """The task, held, and the round if it is still what the snapshot says."""
-    task = get_task_for_update(tx, snapshot.task.task_id)
-    round_ = tx.rounds.get(task.task_id, snapshot.round_.round_number)
+def _unchanged(tx: Transaction, ready: ReadyRound) -> tuple[Task, Round | None]:
+    """The locked task, and the round if it is still what it was when it was read."""
+    task = get_task_for_update(tx, ready.task.task_id)
+    round_ = tx.rounds.get(task.task_id, ready.round_.round_number)
     same = (
         not task.ended
-        and round_ == snapshot.round_
-        and tx.rounds.update_count(task.task_id, snapshot.round_.round_number) == len(snapshot.updates)
-        and tx.rounds.budgets(task.task_id, snapshot.round_.round_number) == snapshot.budgets
+        and round_ == ready.round_
+        and tx.rounds.update_count(task.task_id, ready.round_.round_number) == len(ready.updates)
+        and tx.rounds.budgets(task.task_id, ready.round_.round_number) == ready.budgets
     )
     return task, round_ if same else None
 
 
-def _count_misses(tx: Transaction, snapshot: Snapshot) -> None:
+def _count_misses(tx: Transaction, ready: ReadyRound) -> None:
     """Settled rounds missed in a row: neither delivered nor declined in time. Too many, and a client is set aside."""
-    limit = snapshot.task.spec.rounds.set_aside_after
-    here = {client.client_id for client in active_clients(tx, snapshot.task.task_id)}
-    for client_id, invitation in snapshot.invitations.items():
+    limit = ready.task.spec.rounds.set_aside_after
+    here = {client.client_id for client in active_clients(tx, ready.task.task_id)}
+    for client_id, invitation in ready.invitations.items():
         if invitation.standing is not Standing.INVITED or client_id not in here:
             continue
-        answer = snapshot.budgets.get(client_id)
-        answered = client_id in snapshot.updates or (answer is not None and answer.state is BudgetState.DECLINED)
-        misses = 0 if answered else snapshot.clients[client_id].misses + 1
-        if misses != snapshot.clients[client_id].misses:
+        answer = ready.budgets.get(client_id)
+        answered = client_id in ready.updates or (answer is not None and answer.state is BudgetState.DECLINED)
+        misses = 0 if answered else ready.clients[client_id].misses + 1
+        if misses != ready.clients[client_id].misses:
             tx.clients.set_misses(client_id, misses, set_aside=misses >= limit)

@@ -1,4 +1,4 @@
-"""What an admin does with a task: create it, give it its first model, start it. (Stopping it is in `settlement`.)"""
+"""What an admin does with a task: create it, set its first model, start it, stop it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,15 +12,21 @@ from qidpfl_shared.protocol.presets import UnknownPreset, preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..clock import Micros
-from ..domain import ClientState, Model, Task
-from ..errors import RequestRefused
+from ..domain import ClientState, EndReason, Model, Task
+from ..errors import RequestRefused, StoreBusy
 from ..identifiers import hash_secret, new_id, new_secret
 from ..plugins.rules import require_rules
 from ..store.blobs import Blobs, StagedBlob
+from ..store.store import Store
 from ..store.transaction import Transaction
-from .enrolment import select_clients
-from .lifecycle import get_task_for_update
-from .models import initial_parameters, require_stored, save_model
+from .aggregation import initial_parameters, require_stored, save_model
+from .evaluation import Evaluator
+from .lifecycle import end_task, get_task_for_update
+from .selection import select_clients
+from .settlement import settle_if_due
+from .settlement_timer import Stopwatch
+
+_STOP_ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
@@ -136,3 +142,25 @@ def start_task(tx: Transaction, task_id: str, now: Micros) -> None:
             detail = f"{len(profiled)} clients have a profile, {task.spec.rounds.min_clients} are needed"
             raise RequestRefused(ErrorCode.PROFILE_MISSING, detail)
         select_clients(tx, task, now)
+
+
+def stop_task(store: Store, task_id: str, evaluator: Evaluator | None, clock_now: Micros) -> None:
+    """Stop a task: its open round is settled if enough updates are there, else voided. Blocks."""
+    store.write(lambda tx: _stop_while_enrolling(tx, task_id, clock_now))
+    watch = Stopwatch(clock_now)
+    for _ in range(_STOP_ATTEMPTS):
+        # An upload that arrives meanwhile changes the round: then the same again with what is there now.
+        if settle_if_due(store, task_id, evaluator, watch.now(), stop=True) or _has_ended(store, task_id):
+            return
+    raise StoreBusy("the open round keeps changing; try again")
+
+
+def _has_ended(store: Store, task_id: str) -> bool:
+    task = store.read(lambda tx: tx.tasks.get(task_id))
+    return task is None or task.ended
+
+
+def _stop_while_enrolling(tx: Transaction, task_id: str, now: Micros) -> None:
+    task = get_task_for_update(tx, task_id)
+    if task.state is TaskState.ENROLLING:
+        end_task(tx, task, TaskState.STOPPED, EndReason.STOPPED, now)

@@ -30,7 +30,7 @@ from qidpfl_shared.protocol.releases import histogram_release, round_release
 from qidpfl_shared.protocol.task_spec import SelectionRule
 
 from ..clock import Micros, as_datetime, seconds_left
-from ..domain import Budget, BudgetState, Client, ClientState, Model, Round, Task, Update
+from ..domain import Budget, BudgetState, Client, ClientState, Model, Round, RoundInvitation, Task, Update, standing_of
 from ..errors import RequestRefused
 from ..store.transaction import Transaction
 from .lifecycle import known_client
@@ -43,11 +43,16 @@ class AnnouncementState:
     task: Task
     round_: Round | None
     base: Model | None
-    standings: dict[str, Standing]
+    invitations: dict[str, RoundInvitation]
 
     def is_newer_than(self, after: tuple[int, int]) -> bool:
         """Whether there is an open round, or attempt, that somebody who knows `after` has not seen."""
         return self.round_ is not None and (self.round_.round_number, self.round_.attempt) > after
+
+    def was_set_aside(self, client_id: str) -> bool:
+        """Whether the plan of the open round leaves this client out because it missed too many rounds."""
+        invitation = self.invitations.get(client_id)
+        return invitation is not None and invitation.standing is Standing.SET_ASIDE
 
     def announcement(self, client_id: str, now: Micros) -> Announcement:
         """The announcement as one client sees it."""
@@ -64,8 +69,7 @@ class AnnouncementState:
             attempt=round_.attempt,
             reward_micro=round_.reward_micro,
             total=round_.total,
-            # A late joiner is not in the plan of a round that was open before it came.
-            standing=self.standings.get(client_id, Standing.SET_ASIDE),
+            standing=standing_of(self.invitations.get(client_id)),
             model_version=self.base.version,
             model_digest=self.base.digest,
             mechanism=MechanismName(mechanism.name),
@@ -87,13 +91,12 @@ def announcement_state(tx: Transaction, task_id: str) -> AnnouncementState | Non
         return None
     round_ = tx.rounds.latest(task_id)
     if round_ is None or round_.state is not RoundState.OPEN or task.ended:
-        return AnnouncementState(task=task, round_=None, base=None, standings={})
-    invitations = tx.rounds.invitations(task_id, round_.round_number)
+        return AnnouncementState(task=task, round_=None, base=None, invitations={})
     return AnnouncementState(
         task=task,
         round_=round_,
         base=tx.tasks.model(task_id, round_.base_version),
-        standings={client_id: invitation.standing for client_id, invitation in invitations.items()},
+        invitations=tx.rounds.invitations(task_id, round_.round_number),
     )
 
 

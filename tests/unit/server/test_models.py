@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from qidpfl_server.service.models import initial_parameters
+from qidpfl_server.service.aggregation import initial_parameters
 from qidpfl_shared.protocol.presets import preset
 
 

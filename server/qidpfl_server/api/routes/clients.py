@@ -15,8 +15,7 @@ from qidpfl_shared.protocol.messages import (
     SelectionVerdict,
 )
 
-from ...service.enrolment import enrol, leave, store_profile
-from ...service.roster import revoke_client, roster
+from ...service.enrolment import client_summaries, enrol, leave, revoke_client, store_profile
 from ...service.views import ledger, selection_verdict
 from ..auth import Admin, Callers, ClientId, Operator, TaskId
 from ..context import Ctx
@@ -109,7 +108,7 @@ async def leave_task(context: Ctx, client_id: ClientId, task_id: TaskId) -> None
 @router.get("", summary="List the clients", responses=responses(*_OPERATOR))
 async def list_clients(context: Ctx, caller: Operator, task_id: TaskId) -> list[ClientSummary]:
     """Every client with its profile, label distance and selection."""
-    return await context.read(lambda tx: roster(tx, task_id))
+    return await context.read(lambda tx: client_summaries(tx, task_id))
 
 
 @router.delete("/{client_id}", status_code=204, summary="Remove a client", responses=responses(*_OPERATOR))

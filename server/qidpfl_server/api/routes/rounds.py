@@ -5,7 +5,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Query, Request, Response
 from pydantic import TypeAdapter
 
-from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import (
@@ -19,10 +18,9 @@ from qidpfl_shared.protocol.messages import (
 from qidpfl_shared.protocol.wire import parse_content_digest
 
 from ...clock import SECOND
-from ...service.declarations import BudgetAnswer
-from ...service.deliveries import Delivery, StagedDelivery
 from ...service.lifecycle import get_task
 from ...service.planning import mark_coming_back
+from ...service.submissions import BudgetAnswer, Delivery, StagedDelivery
 from ...service.views import as_seen_by, round_result
 from ..auth import ClientId, Reader, RoundNumber, TaskId, bearer, identify, participant
 from ..context import Context, Ctx, get_context
@@ -84,7 +82,7 @@ async def get_announcement(
                 break
             return Response(status_code=204)
         await context.notifier.wait(task_id, left)
-    if announced.standings.get(client_id) is Standing.SET_ASIDE:
+    if announced.was_set_aside(client_id):
         await context.write(lambda tx: mark_coming_back(tx, client_id))
     body = announced.announcement(client_id, context.now())
     return Response(body.model_dump_json(), media_type="application/json")

@@ -13,8 +13,7 @@ from qidpfl_shared.protocol.messages import CreatedTask, CreateTask, Event, Task
 
 from ...errors import RequestRefused
 from ...service.lifecycle import get_task
-from ...service.settlement import stop_task
-from ...service.tasks import create_task, save_initial_model, start_task, task_spec
+from ...service.tasks import create_task, save_initial_model, start_task, stop_task, task_spec
 from ...service.views import task_summary, task_view
 from ..auth import Admin, Operator, TaskCaller, TaskId
 from ..context import Context, Ctx

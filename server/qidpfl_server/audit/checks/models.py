@@ -4,8 +4,7 @@ from qidpfl_shared.protocol.messages import RoundState
 from qidpfl_shared.protocol.wire import encode
 
 from ...domain import Model, Round, Task
-from ...service.aggregation import next_state
-from ...service.models import load_model
+from ...service.aggregation import load_model, next_state
 from ...store.blobs import Blobs
 from ...store.transaction import Transaction
 from ..records import RoundRecord

@@ -8,7 +8,7 @@ from qidpfl_shared.protocol.task_spec import SelectionRule
 
 from ...domain import Client, ClientState, Task
 from ...plugins.rules import custom_select
-from ...service.enrolment import selection_of
+from ...service.selection import selection_of
 from ..report import Report
 
 # Another machine or library rounds differently.

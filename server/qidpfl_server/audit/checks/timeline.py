@@ -2,13 +2,12 @@
 
 import math
 
-from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState, TaskState
-from qidpfl_shared.protocol.task_spec import AuditMode
 
 from ...clock import seconds
-from ...domain import BudgetState, Round, Task, Update
+from ...domain import BudgetState, Round, Task
+from ...service.settlement import is_accepted
 from ..records import RoundRecord
 from ..report import Report
 
@@ -67,11 +66,5 @@ def audit_answers(record: RoundRecord, report: Report) -> None:
         has_place = budget is not None and budget.state is not BudgetState.DECLINED
         report.require(has_place, f"{place}: an update without a declared budget")
         report.require(update.received_at <= record.held.deliver_by, f"{place}: the update came after the deadline")
-        expected = _acceptance(record.task, update) if record.settled else None
+        expected = is_accepted(record.task.spec, update.verdict) if record.settled else None
         report.require(update.accepted == expected, f"{place}: accepted is {update.accepted}, not {expected}")
-
-
-def _acceptance(task: Task, update: Update) -> bool:
-    """Whether an update counts, by its verdict."""
-    accused = update.verdict in (NoiseVerdict.TOO_LITTLE_NOISE, NoiseVerdict.TOO_MUCH_NOISE)
-    return not (accused and task.spec.privacy.audit is AuditMode.REJECT)

@@ -7,7 +7,7 @@ import pytest
 from qidpfl_server.domain import ClientState
 from qidpfl_server.errors import RequestRefused
 from qidpfl_server.identifiers import hash_secret
-from qidpfl_server.service.roster import revoke_client, roster
+from qidpfl_server.service.enrolment import client_summaries, revoke_client
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
 from support.use_cases import SKEWED, UseCases
@@ -123,7 +123,7 @@ def test_a_client_that_leaves_is_not_waited_for_and_keeps_its_ledger(cases: UseC
 def test_a_revoked_client_has_no_token_and_the_task_continues_without_it(cases: UseCases) -> None:
     task = cases.task(game={"horizon": 2}, rounds={"expected_clients": 5})
     clients = [*(task.client() for _ in range(4)), task.client(labels=(55, 55, *(0,) * 8))]
-    listed = cases.read(lambda tx: roster(tx, task.task_id))
+    listed = cases.read(lambda tx: client_summaries(tx, task.task_id))
     assert [one.state for one in listed] == ["selected"] * 4 + ["refused"]
     assert [one.label_distance for one in listed] == [0.0] * 4 + [1.6]
     assert listed[0].label_counts == (11,) * 10 and listed[0].privacy_value == 1.0

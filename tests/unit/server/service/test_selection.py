@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from qidpfl_server.domain import ClientState
-from qidpfl_server.service.enrolment import selection_is_due
+from qidpfl_server.service.selection import selection_is_due
 from qidpfl_shared.protocol.messages import TaskState
 from support.use_cases import SKEWED, ServedTask, UseCases
 

@@ -1,0 +1,94 @@
+"""Which clients take part: when the selection is due, whom the rule of the task keeps, and late joiners."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qidpfl_shared.core.custom_rules import CustomRuleFailed
+from qidpfl_shared.core.selection import Selection, SelectionStatus, select
+from qidpfl_shared.protocol.messages import TaskState
+from qidpfl_shared.protocol.task_spec import TaskSpec
+
+from ..clock import Micros, seconds
+from ..domain import Client, ClientState, EndReason, Task
+from ..plugins.rules import custom_select
+from ..store.transaction import Transaction
+from .lifecycle import end_task, fail_by_rule, get_task_for_update, known_client
+from .planning import open_round
+
+
+def selection_is_due(tx: Transaction, task: Task, now: Micros) -> bool:
+    """Whether enough clients have a profile: the expected number, or the minimum once the waiting time is over."""
+    profiled = len(tx.clients.in_state(task.task_id, ClientState.PROFILED))
+    rules = task.spec.rounds
+    if profiled < rules.min_clients:
+        return False
+    if rules.expected_clients is not None and profiled >= rules.expected_clients:
+        return True
+    return now >= selection_time(task)
+
+
+def selection_time(task: Task) -> Micros:
+    """When the server stops waiting for more clients: the enrolment window ends, or no client came for `quiet_s`."""
+    rules = task.spec.rounds
+    return min(task.opened_at + seconds(rules.enrolment_window_s), task.last_enrolment_at + seconds(rules.quiet_s))
+
+
+def select_clients(tx: Transaction, task: Task, now: Micros) -> None:
+    """Select among all profiled clients, then open the first round or end the task."""
+    candidates = tx.clients.in_state(task.task_id, ClientState.PROFILED)
+    try:
+        selection = selection_of(task.spec, candidates)
+    except CustomRuleFailed as error:
+        fail_by_rule(tx, task, task.spec.selection.own_rules, error, now)
+        return
+    for client, kept, filled_up, distance in zip(
+        candidates, selection.selected, selection.filled_up, selection.label_distances, strict=True
+    ):
+        tx.clients.set_selection(
+            client.client_id, selected=bool(kept), label_distance=float(distance), filled_up=bool(filled_up)
+        )
+    kept_count = int(np.count_nonzero(selection.selected))
+    tx.events.add(task.task_id, "task.selected", at=now, detail=f"{kept_count} of {len(candidates)} clients")
+    tx.touch(task.task_id)
+    if selection.status is SelectionStatus.TOO_FEW_CLIENTS:
+        end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_CLIENTS, now, "too few pass the selection")
+        return
+    tx.tasks.move(task.task_id, before=TaskState.ENROLLING, after=TaskState.TRAINING)
+    open_round(tx, get_task_for_update(tx, task.task_id), 1, now)
+
+
+def selection_of(spec: TaskSpec, candidates: Sequence[Client]) -> Selection:
+    """Apply the rule of a task to these clients, which come in the order of their ordinals.
+
+    Raises `CustomRuleFailed` if a custom rule fails.
+    """
+    histograms = [client.label_counts or () for client in candidates]
+    return select(
+        rule=spec.selection_rule(custom_select(spec)),
+        histograms=histograms,
+        reference=spec.label_reference(histograms),
+        min_clients=spec.rounds.min_clients,
+        shortfall=spec.selection.shortfall,
+        sizes=[client.size or 0 for client in candidates],
+        privacy_values=[client.privacy_value or 0.0 for client in candidates],
+    )
+
+
+def select_late_joiner(tx: Transaction, task: Task, client_id: str) -> None:
+    """Apply the rule of the task to one client that stored its profile after the first selection."""
+    client = known_client(tx, client_id)
+    assert client.label_counts is not None
+    all_counts = [other.label_counts for other in tx.clients.of_task(task.task_id) if other.label_counts is not None]
+    verdict = select(
+        rule=task.spec.selection_rule(),
+        histograms=[client.label_counts],
+        reference=task.spec.label_reference(all_counts),
+        min_clients=1,
+    )
+    tx.clients.set_selection(
+        client_id,
+        selected=bool(verdict.selected[0]),
+        label_distance=float(verdict.label_distances[0]),
+        filled_up=False,
+    )

@@ -1,0 +1,313 @@
+"""What clients submit to an open round: an answer to the announcement, then an update.
+
+Requests that arrive together form a batch: the server reads the round once and records the batch in one transaction.
+Each request is served after those before it, and gets its own receipt or error.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.core.privacy.mechanisms import Mechanism
+from qidpfl_shared.core.reward import RewardPolicy
+from qidpfl_shared.failpoints import failpoint
+from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.messages import (
+    BudgetReceipt,
+    BudgetRequest,
+    Declaration,
+    Decline,
+    RoundState,
+    UpdateReceipt,
+)
+from qidpfl_shared.protocol.task_spec import TaskSpec
+
+from ..clock import Micros, as_datetime
+from ..domain import Budget, BudgetState, Client, Round, RoundInvitation, Task, Update, standing_of
+from ..errors import CoordinatorError, RequestRefused
+from ..store.blobs import StagedBlob
+from ..store.transaction import Transaction
+from .lifecycle import get_task, get_task_for_update
+from .planning import participant, privacy_accounts, round_is_complete
+
+# The relative rounding error of a sum of budgets.
+_TOLERANCE = 1e-12
+# The server refuses norms above this multiple of the expected noise; smaller deviations go to the noise audit.
+_NORM_FACTOR = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetAnswer:
+    """What a client answers to an announcement, and when."""
+
+    client_id: str
+    request: BudgetRequest
+    at: Micros
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """An update that a client announces: its digest, and when it came."""
+
+    client_id: str
+    digest: str
+    at: Micros
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedDelivery(Delivery):
+    """An update whose bytes are fsynced but not yet renamed into place."""
+
+    blob: StagedBlob
+    squared_norm: float
+
+
+def declare_budgets(
+    tx: Transaction, task_id: str, round_number: int, answers: Sequence[BudgetAnswer]
+) -> list[BudgetReceipt | Exception]:
+    """Record answers to an announcement. A repeat gets its first receipt, also after the round has closed."""
+    batch = BudgetBatch(tx, get_task_for_update(tx, task_id), round_number, answers)
+    outcomes: list[BudgetReceipt | Exception] = []
+    for answer in answers:
+        try:
+            outcomes.append(batch.receipt(answer))
+        except RequestRefused as refusal:
+            outcomes.append(refusal)
+    batch.record()
+    return outcomes
+
+
+def find_receipts(
+    tx: Transaction, task_id: str, round_number: int, deliveries: Sequence[Delivery]
+) -> list[UpdateReceipt | Exception | None]:
+    """Check uploads before the server reads their bodies: the receipt of a known one, None for one to accept."""
+    batch = UploadBatch(tx, get_task(tx, task_id), round_number, deliveries)
+    outcomes: list[UpdateReceipt | Exception | None] = []
+    for delivery in deliveries:
+        try:
+            outcomes.append(batch.known_receipt(delivery))
+        except RequestRefused as refusal:
+            outcomes.append(refusal)
+    return outcomes
+
+
+def accept_updates(
+    tx: Transaction, task_id: str, round_number: int, deliveries: Sequence[StagedDelivery]
+) -> list[UpdateReceipt | Exception]:
+    """Record staged uploads and publish their bytes in one transaction. A refused upload does not affect the others."""
+    batch = UploadBatch(tx, get_task_for_update(tx, task_id), round_number, deliveries)
+    outcomes: list[UpdateReceipt | Exception] = []
+    for delivery in deliveries:
+        try:
+            outcomes.append(batch.known_receipt(delivery) or batch.accept(delivery))
+        except (CoordinatorError, OSError) as error:
+            outcomes.append(error)
+    batch.record()
+    return outcomes
+
+
+class RoundSnapshot:
+    """A round as some clients see it, read once. A batch adds to it what it accepts, before that is recorded."""
+
+    def __init__(self, tx: Transaction, task: Task, round_number: int, client_ids: set[str]) -> None:
+        self._tx = tx
+        self._task = task
+        self._round_number = round_number
+        self._client_ids = client_ids
+        self._round = tx.rounds.get(task.task_id, round_number)
+        self._budgets = tx.rounds.budgets(task.task_id, round_number, client_ids)
+        self._updates = tx.rounds.updates(task.task_id, round_number, client_ids)
+
+    def _open_round(self) -> Round:
+        if self._round is None:
+            raise RequestRefused(ErrorCode.NOT_FOUND, f"round {self._round_number} has not been announced")
+        if self._round.state is not RoundState.OPEN or self._task.ended:
+            raise RequestRefused(ErrorCode.ROUND_CLOSED, f"round {self._round_number} is {self._round.state}")
+        return self._round
+
+    def _require_invited(self, client_id: str) -> None:
+        standing = standing_of(self._invitations.get(client_id))
+        if standing is not Standing.INVITED:
+            raise RequestRefused(ErrorCode.NOT_INVITED, f"standing in this round: {standing}")
+
+    def _wake_when_complete(self, now: Micros) -> None:
+        """Announce the change only if the round is now ready to settle. No waiting request needs to know of less."""
+        round_ = self._open_round()
+        if round_is_complete(self._tx, round_, now):
+            self._tx.touch(round_.task_id)
+
+    @cached_property
+    def _invitations(self) -> dict[str, RoundInvitation]:
+        """Read only on demand: a client that has declared a budget was invited."""
+        return self._tx.rounds.invitations(self._task.task_id, self._round_number, self._client_ids)
+
+    @cached_property
+    def _clients(self) -> dict[str, Client]:
+        """Read only on demand: the check before an upload does not need the clients."""
+        return self._tx.clients.some(self._client_ids)
+
+
+class BudgetBatch(RoundSnapshot):
+    """Serves answers to one announcement, in their order."""
+
+    def __init__(self, tx: Transaction, task: Task, round_number: int, answers: Sequence[BudgetAnswer]) -> None:
+        super().__init__(tx, task, round_number, {answer.client_id for answer in answers})
+        self._accounts = privacy_accounts(tx, task, list(self._clients.values()))
+        self._rules = task.spec.round_rules()
+        self._new: dict[str, Budget] = {}
+
+    def receipt(self, answer: BudgetAnswer) -> BudgetReceipt:
+        """The first receipt of a repeated answer, or the receipt of a new one. Raises `RequestRefused`."""
+        client = self._clients.get(answer.client_id)
+        if client is None:
+            raise RequestRefused(ErrorCode.UNAUTHENTICATED)
+        wanted = _budget_of(self._task.spec, answer)
+        known = self._budgets.get(client.client_id)
+        if known is not None and _same_answer(known, wanted):
+            return _budget_receipt(self._round_number, known)
+        round_ = self._open_round()
+        self._require_invited(client.client_id)
+        if known is not None:
+            wanted = self._withdrawal(known, wanted)
+        elif answer.at > round_.declare_by:
+            raise RequestRefused(ErrorCode.ROUND_CLOSED, "the time to declare a budget is over")
+        if wanted.state is BudgetState.DECLARED:
+            self._require_affordable(client, wanted.rho)
+        self._budgets[client.client_id] = self._new[client.client_id] = wanted
+        return _budget_receipt(self._round_number, wanted)
+
+    def record(self) -> None:
+        """Write all new answers."""
+        if not self._new:
+            return
+        self._tx.rounds.put_budget(self._open_round(), *self._new.values())
+        self._wake_when_complete(max(budget.recorded_at for budget in self._new.values()))
+        for _ in self._new:
+            failpoint("declare.before_commit")
+
+    def _withdrawal(self, known: Budget, wanted: Budget) -> Budget:
+        """The decline that may follow a declaration until the update is stored."""
+        if not (known.state is BudgetState.DECLARED and wanted.state is BudgetState.DECLINED):
+            raise RequestRefused(ErrorCode.BUDGET_DECLARED, f"the answer is already {known.state}")
+        if known.client_id in self._updates:
+            raise RequestRefused(ErrorCode.UPDATE_EXISTS, "the update is already stored: its budget is spent")
+        return replace(wanted, rho=known.rho)
+
+    def _require_affordable(self, client: Client, rho: float) -> None:
+        smallest = self._task.spec.bounds.rho_min
+        largest = self._rules.cap(participant(client, self._accounts[client.client_id]))
+        if not smallest * (1 - _TOLERANCE) <= rho <= largest * (1 + _TOLERANCE):
+            raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"rho must lie in [{smallest!r}, {largest!r}] in this round")
+
+
+class UploadBatch(RoundSnapshot):
+    """Serves uploads to one round, in their order."""
+
+    def __init__(self, tx: Transaction, task: Task, round_number: int, deliveries: Sequence[Delivery]) -> None:
+        super().__init__(tx, task, round_number, {delivery.client_id for delivery in deliveries})
+        self._digests: set[str] = set()
+        # Without noise two clients may send the same bytes.
+        if task.spec.privacy.noise:
+            self._digests = tx.rounds.known_digests(task.task_id, {delivery.digest for delivery in deliveries})
+        self._new: list[Update] = []
+
+    def known_receipt(self, delivery: Delivery) -> UpdateReceipt | None:
+        """The first receipt of a repeated upload; None for a new one to accept. Raises `RequestRefused`."""
+        known = self._updates.get(delivery.client_id)
+        if known is not None:
+            if known.digest != delivery.digest:
+                raise RequestRefused(ErrorCode.UPDATE_EXISTS, "another update of this client is stored for this round")
+            return _update_receipt(self._round_number, known)
+        if delivery.at > self._open_round().deliver_by:
+            raise RequestRefused(ErrorCode.ROUND_CLOSED, "the time to deliver is over")
+        budget = self._budgets.get(delivery.client_id)
+        if budget is None or budget.state is BudgetState.DECLINED:
+            self._require_invited(delivery.client_id)
+            raise RequestRefused(ErrorCode.BUDGET_MISSING, "no budget is declared for this round")
+        if delivery.digest in self._digests:
+            raise RequestRefused(ErrorCode.UPDATE_REPLAYED, "these bytes are known from another round or client")
+        return None
+
+    def accept(self, delivery: StagedDelivery) -> UpdateReceipt:
+        """Publish the bytes of a new upload. It counts once it is recorded. Raises `RequestRefused` or OSError."""
+        self._require_possible(delivery)
+        new = Update(
+            client_id=delivery.client_id,
+            digest=delivery.digest,
+            byte_length=delivery.blob.byte_length,
+            squared_norm=delivery.squared_norm,
+            received_at=delivery.at,
+        )
+        self._tx.publish(delivery.blob)
+        self._new.append(new)
+        self._updates[new.client_id] = new
+        if self._task.spec.privacy.noise:
+            self._digests.add(new.digest)
+        return _update_receipt(self._round_number, new)
+
+    def record(self) -> None:
+        """Write all accepted uploads."""
+        if not self._new:
+            return
+        self._tx.rounds.insert_update(self._open_round(), *self._new)
+        self._wake_when_complete(max(update.received_at for update in self._new))
+        for _ in self._new:
+            failpoint("upload.before_commit")
+
+    def _require_possible(self, delivery: StagedDelivery) -> None:
+        """Refuse a vector whose norm neither signal nor noise explains: a single one can spoil the model."""
+        spec, rho = self._task.spec, self._budgets[delivery.client_id].rho
+        size = self._clients[delivery.client_id].size
+        assert size is not None
+        largest = largest_norm(spec.privacy.mechanism.build(), size=size, rho=rho, dimension=spec.dimension)
+        if math.sqrt(delivery.squared_norm) > largest:
+            raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"the norm of the vector is above {largest:.6g}")
+
+
+def largest_norm(mechanism: Mechanism, *, size: int, rho: float, dimension: int) -> float:
+    """The largest norm that the server accepts, far above that of any honest upload. Rho 0 means no noise."""
+    signal = mechanism.signal_bound(size=size)
+    if rho == 0:
+        return _NORM_FACTOR * signal
+    return signal + _NORM_FACTOR * mechanism.noise_std(rho=rho, size=size) * math.sqrt(dimension)
+
+
+def _budget_of(spec: TaskSpec, answer: BudgetAnswer) -> Budget:
+    request = answer.request
+    if isinstance(request, Decline):
+        state, rho, reason = BudgetState.DECLINED, 0.0, request.reason
+    elif (spec.game.policy == RewardPolicy.NONE) == isinstance(request, Declaration):
+        expected = "{join: true}" if spec.game.policy == RewardPolicy.NONE else "{rho: ...}"
+        raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"under policy {spec.game.policy} the answer is {expected}")
+    elif isinstance(request, Declaration):
+        state, rho, reason = BudgetState.DECLARED, request.rho, None
+    else:
+        state, rho, reason = BudgetState.JOINED, 0.0, None
+    return Budget(client_id=answer.client_id, state=state, rho=rho, reason=reason, recorded_at=answer.at)
+
+
+def _same_answer(known: Budget, wanted: Budget) -> bool:
+    if known.state is not wanted.state:
+        return False
+    return known.state is BudgetState.DECLINED or known.rho == wanted.rho
+
+
+def _budget_receipt(round_number: int, budget: Budget) -> BudgetReceipt:
+    return BudgetReceipt(
+        round_number=round_number,
+        state=budget.state.value,
+        rho=budget.rho if budget.rho > 0 else None,
+        recorded_at=as_datetime(budget.recorded_at),
+    )
+
+
+def _update_receipt(round_number: int, update: Update) -> UpdateReceipt:
+    return UpdateReceipt(
+        round_number=round_number,
+        client_id=update.client_id,
+        digest=update.digest,
+        byte_length=update.byte_length,
+        received_at=as_datetime(update.received_at),
+    )
