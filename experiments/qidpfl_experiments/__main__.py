@@ -97,7 +97,7 @@ def tune_command(asked: options.Request) -> None:
     table = Table("partition", "learning rate", "validation accuracy", box=None)
     for row in rows:
         table.add_row(row.partition, f"{row.learning_rate:g}", "" if row.accuracy is None else f"{row.accuracy:.4f}")
-    Console().print(table)
+    Console(width=output_width()).print(table)
     _report(asked.out)
     if any(row.failure for row in rows):
         raise options.CellsFailed("at least one run failed; the report lists it")

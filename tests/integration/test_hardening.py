@@ -5,14 +5,13 @@ import json
 import os
 import queue
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -20,7 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from support.coordinators import Coordinator, ScriptedClient, digest_header, running
+from support.coordinators import Coordinator, ScriptedClient, connected, digest_header, running, until_closed
 
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 DEADLINES = {"QIDPFL_HEADER_TIMEOUT_S": "1", "QIDPFL_BODY_TIMEOUT_S": "2"}
@@ -49,22 +48,6 @@ def offer_to(client: ScriptedClient, after: str = "0.0") -> dict[str, Any]:
     assert answer is not None
     offer: dict[str, Any] = answer["round"]
     return offer
-
-
-@contextmanager
-def connected(coordinator: Coordinator) -> Iterator[socket.socket]:
-    address = urlsplit(coordinator.url)
-    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
-        yield connection
-
-
-def until_closed(connection: socket.socket) -> bytes:
-    """Everything that comes before the other side closes; fails if it does not within a minute."""
-    received = b""
-    with suppress(ConnectionResetError):
-        while piece := connection.recv(65536):
-            received += piece
-    return received
 
 
 def started_upload(client: ScriptedClient, offer: dict[str, Any]) -> bytes:

@@ -3,14 +3,14 @@
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
-from support.coordinators import Coordinator, ScriptedClient, digest_header, running
+from support.coordinators import Coordinator, ScriptedClient, connected, digest_header, running, until_closed
 
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 FEW = {"QIDPFL_MAX_REQUESTS": "3", "QIDPFL_MAX_UPLOADS": "1", "QIDPFL_BODY_TIMEOUT_S": "600"}
@@ -33,8 +33,7 @@ def declared(coordinator: Coordinator) -> tuple[list[ScriptedClient], dict[str, 
 @contextmanager
 def half_sent(coordinator: Coordinator, head: str, body: bytes = b"") -> Iterator[socket.socket]:
     """A request whose body is being waited for, which the coordinator itself says."""
-    address = urlsplit(coordinator.url)
-    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+    with connected(coordinator) as connection:
         connection.sendall(f"{head}Host: x\r\nExpect: 100-continue\r\n\r\n".encode())
         assert connection.recv(65536).startswith(b"HTTP/1.1 100")
         connection.sendall(body)
@@ -51,14 +50,6 @@ def upload_head(client: ScriptedClient, body: bytes) -> str:
 def enrolment_head(client: ScriptedClient) -> str:
     path = f"/v1/tasks/{client.task_id}/clients"
     return f"POST {path} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
-
-
-def until_closed(connection: socket.socket) -> bytes:
-    received = b""
-    with suppress(ConnectionResetError):
-        while piece := connection.recv(65536):
-            received += piece
-    return received
 
 
 def test_half_uploads_and_half_enrolments_block_nobody(tmp_path: Path) -> None:

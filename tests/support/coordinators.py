@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -11,10 +12,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
@@ -259,3 +261,20 @@ def _read_to_the_end(stream: IO[str]) -> None:
 
 def digest_header(data: bytes) -> str:
     return f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:"
+
+
+@contextmanager
+def connected(coordinator: Coordinator) -> Iterator[socket.socket]:
+    """A plain connection, for requests that no HTTP library would send."""
+    address = urlsplit(coordinator.url)
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+        yield connection
+
+
+def until_closed(connection: socket.socket) -> bytes:
+    """Everything that comes before the other side closes; fails if it does not within a minute."""
+    received = b""
+    with suppress(ConnectionResetError):
+        while piece := connection.recv(65536):
+            received += piece
+    return received

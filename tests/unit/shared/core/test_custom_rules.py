@@ -13,30 +13,13 @@ from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.custom_rules import CustomRuleFailed, PastRound, RewardQuestion, SelectionQuestion
 from qidpfl_shared.core.money import MICRO
 from qidpfl_shared.core.planning import PlanStatus, RewardBound, RoundPlan, plan_round
-from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
-from qidpfl_shared.core.reward import CostModel, RewardPolicy, RewardRange, Weighting
-from qidpfl_shared.core.round_rules import Participant, RoundRules
+from qidpfl_shared.core.reward import RewardPolicy, RewardRange
+from qidpfl_shared.core.round_rules import Participant
 from qidpfl_shared.core.selection import Custom, Selection, SelectionStatus, Shortfall, select
+from support.round_rules import RULES as SMALL_TASK
 
-RULES = RoundRules(
-    policy=RewardPolicy.OWN,
-    mechanism=GradientOnceMechanism(clip_norm=1.0),
-    weighting=Weighting.SIZE,
-    cost_model=CostModel(
-        dimension=650,
-        horizon=20,
-        accuracy_weight=0.5,
-        smoothness=10,
-        convexity=0.03,
-        gradient_bound=1,
-        discount=0.93,
-    ),
-    privacy_weight=30,
-    min_share=0.3,
-    min_clients=2,
-    min_updates=2,
-    rho_max=0.5,
-    reward_max_micro=100 * MICRO,
+RULES = dataclasses.replace(
+    SMALL_TASK, policy=RewardPolicy.OWN, min_clients=2, min_updates=2, reward_max_micro=100 * MICRO
 )
 CROWD = [
     Participant(privacy_value=0.9, size=100, rho_cap=0.4),

@@ -13,30 +13,10 @@ from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.equilibrium import best_response, equilibrium
 from qidpfl_shared.core.money import MICRO, to_micro
 from qidpfl_shared.core.planning import PlanStatus, RewardBound, RoundPlan, Standing, plan_round
-from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
-from qidpfl_shared.core.reward import CostModel, Market, RewardPolicy, RewardRange, Weighting, optimal_reward
-from qidpfl_shared.core.round_rules import Participant, RoundRules
+from qidpfl_shared.core.reward import Market, RewardPolicy, RewardRange, Weighting, optimal_reward
+from qidpfl_shared.core.round_rules import Participant
+from support.round_rules import RULES
 
-RULES = RoundRules(
-    policy=RewardPolicy.OPTIMAL,
-    mechanism=GradientOnceMechanism(clip_norm=1.0),
-    weighting=Weighting.SIZE,
-    cost_model=CostModel(
-        dimension=650,
-        horizon=20,
-        accuracy_weight=0.5,
-        smoothness=10,
-        convexity=0.03,
-        gradient_bound=1,
-        discount=0.93,
-    ),
-    privacy_weight=30,
-    min_share=0.3,
-    min_clients=3,
-    min_updates=3,
-    rho_max=0.5,
-    reward_max_micro=1000 * MICRO,
-)
 PLENTY = 10**12
 
 

@@ -1,5 +1,6 @@
 """Stage I: closed forms against numeric minimisation of the cost itself, with and without caps."""
 
+import dataclasses
 import itertools
 import math
 
@@ -27,17 +28,9 @@ from qidpfl_shared.core.reward import (
     round_cost,
     server_cost,
 )
+from support.round_rules import COST_MODEL as MODEL
 
 WEIGHT = 30.0
-MODEL = CostModel(
-    dimension=650,
-    horizon=20,
-    accuracy_weight=0.5,
-    smoothness=10,
-    convexity=0.03,
-    gradient_bound=1,
-    discount=0.93,
-)
 
 
 @st.composite
@@ -114,15 +107,7 @@ def test_clamping_to_the_range_is_optimal_within_it(
 
 def test_minimising_all_rounds_jointly_gives_the_same_rewards() -> None:
     nu, sizes = [0.95, 1.0, 1.05], [100, 120, 90]
-    model = CostModel(
-        dimension=650,
-        horizon=4,
-        accuracy_weight=0.5,
-        smoothness=10,
-        convexity=0.15,
-        gradient_bound=1,
-        discount=0.8,
-    )
+    model = dataclasses.replace(MODEL, horizon=4, convexity=0.15, discount=0.8)
     noise = noise_cost(market=market_of(nu, sizes, Weighting.UNIFORM, model))
     schedule = optimal_schedule(cost_model=model, noise_cost=noise)
 
