@@ -1,7 +1,7 @@
 """The packages that an image installs, read from pyproject.toml and constraints.txt.
 
     python docker/requirements.py server[postgres,digits]    the third-party packages of a distribution and its extras
-    python docker/requirements.py --pins torch numpy         the lines of constraints.txt for these packages
+    python docker/requirements.py --layer torch              the exact versions in one layer of the images
 
 The Dockerfiles write each list to its own file, so that a layer is rebuilt only if its list changes.
 """
@@ -13,6 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+# Layers with exact versions. Both images share the first; the second changes only with torch and what torch needs.
+LAYERS = {
+    "shared": "numpy scipy pydantic pydantic_core annotated-types typing_extensions typing-inspection",
+    "torch": "torch torchvision pillow filelock fsspec jinja2 markupsafe mpmath networkx sympy",
+}
 _OWN = re.compile(r"(?:qidpfl-)?(shared|server|client)(?:\[([\w,-]*)\])?")
 
 
@@ -34,13 +39,14 @@ def packages(distribution: str) -> Iterator[str]:
         yield from packages(requirement)
 
 
-def pins(names: list[str]) -> Iterator[str]:
-    """The exact versions of these packages."""
+def pins(layer: str) -> Iterator[str]:
+    """The lines of constraints.txt for the packages of a layer."""
+    names = LAYERS[layer].split()
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         if line.partition("==")[0].lower() in names:
             yield line
 
 
 if __name__ == "__main__":
-    found = pins(sys.argv[2:]) if sys.argv[1] == "--pins" else packages(sys.argv[1])
+    found = pins(sys.argv[2]) if sys.argv[1] == "--layer" else packages(sys.argv[1])
     print(*sorted(set(found)), sep="\n")
