@@ -12,22 +12,21 @@ BIN := $(VENV)/bin
 PROJECTS := shared server client experiments
 INSTALLED := $(VENV)/.installed
 MANIFESTS := VERSION constraints.txt pyproject.toml $(PROJECTS:%=%/pyproject.toml)
+ALL_TESTS := -m pytest --numprocesses 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint types check format bench experiments up down logs ps results test-docker clean
+.PHONY: help setup demo test unit lint types coverage check release format bench experiments up down logs ps results test-docker clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED)  ## create .venv and install everything into it
 
-# An index that does not answer within three seconds is left out, so that it cannot hold up the installation.
 $(INSTALLED): $(MANIFESTS)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("QI-DPFL needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
-	@index=$$($(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=3); print("--extra-index-url", sys.argv[1])' $(TORCH_INDEX)/ 2>/dev/null || true); \
-	test -n "$$index" || echo "note: $(TORCH_INDEX) does not answer; torch comes from the configured package index"; \
+	@index=$$($(BIN)/python docker/torch_index.py $(TORCH_INDEX)); \
 	echo "installing (about a minute) ..."; \
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$index --group dev --editable "./shared[torch]" --editable "./server[postgres,eval]" --editable "./client[train]" --editable ./experiments
 	@touch $@
@@ -36,19 +35,30 @@ demo: $(INSTALLED)  ## coordinator and ten clients on this machine, live; DATASE
 	$(BIN)/python examples/demo --dataset $(DATASET)
 
 test: $(INSTALLED)  ## run all tests
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python $(ALL_TESTS)
 
 unit: $(INSTALLED)  ## run the tests that need no torch, in seconds
 	$(BIN)/python -m pytest tests/unit
 
-lint: $(INSTALLED)  ## check style and formatting
+lint: $(INSTALLED)  ## check style, formatting and spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 
 types: $(INSTALLED)  ## check the types, strictly
 	$(BIN)/mypy $(foreach p,$(PROJECTS),$(p)/qidpfl_$(p)) tests benchmarks examples
 
-check: lint types test  ## lint, types and tests: what CI runs
+# Each process of the tests writes a file of its own; the floor is in pyproject.toml.
+coverage: $(INSTALLED)  ## run all tests and fail if they cover less than the floor
+	$(BIN)/coverage erase
+	$(BIN)/coverage run $(ALL_TESTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+check: lint types coverage  ## lint, types and tests with coverage
+
+release: $(INSTALLED)  ## build sdists and wheels of all distributions into dist/ and test them in a new environment
+	PYTHON=$(PYTHON) TORCH_INDEX=$(TORCH_INDEX) .ci/release
 
 format: $(INSTALLED)  ## format the code
 	$(BIN)/ruff check --fix .
@@ -102,5 +112,5 @@ test-docker: $(INSTALLED)  ## run the tests with containers; needs a Docker engi
 	$(BIN)/python -m pytest tests/docker --durations 10 -rs
 
 clean:  ## remove the environment and all caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
