@@ -1,5 +1,6 @@
 """The documentation names only what exists, and everything that must be named."""
 
+import doctest
 import importlib
 import re
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 import typer
 from fastapi.routing import APIRoute
 
+from qidpfl_client.api import AdminApi, TaskApi
 from qidpfl_client.cli.app import app as client_app
 from qidpfl_experiments.__main__ import app as experiments_app
 from qidpfl_experiments.methods import BY_NAME
@@ -39,7 +41,7 @@ DOCKER = (ROOT / "docs" / "docker.md").read_text()
 OWN_RULES = (ROOT / "docs" / "own-rules.md").read_text()
 EXPERIMENTS = (ROOT / "docs" / "experiments.md").read_text()
 RESULTS = ROOT / "docs" / "results"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 LINKS = [(page, link) for page in PAGES for link in sorted(set(re.findall(r"\]\(([^)#:]+)\)", page.read_text())))]
 
 
@@ -226,6 +228,24 @@ def test_every_mechanism_is_documented(name: str) -> None:
 @pytest.mark.parametrize("target", re.findall(r"`make (\w+)`", README))
 def test_every_command_of_the_readme_exists(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_the_example_in_the_paper_map_runs() -> None:
+    failed, attempted = doctest.testfile(str(ROOT / "docs" / "paper-map.md"), module_relative=False)
+    assert failed == 0 and attempted == 4
+
+
+ADMIN_CALLS = CLIENTS.split("`AdminApi(http, token=…)` has")[1].split(". ")[0]
+TASK_CALLS = CLIENTS.split("| call | answers with | |")[1].split("\n\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("api", "documented"),
+    [(AdminApi, re.findall(r"`(\w+)`", ADMIN_CALLS)), (TaskApi, re.findall(r"`(\w+)\(", TASK_CALLS))],
+)
+def test_every_call_of_the_sdk_is_documented(api: type, documented: list[str]) -> None:
+    calls = {name for name, call in vars(api).items() if callable(call) and not name.startswith("_")}
+    assert calls == set(documented)
 
 
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
