@@ -77,12 +77,8 @@ def play_on(coordinator: ForkedCoordinator, clients: list[ScriptedClient]) -> No
 
 
 def audited(folder: Path, *rules: Path) -> Report:
-    load_rules(rules)
-    try:
-        with opened_store(Settings(state_dir=folder)) as store:
-            return audit(store)
-    finally:
-        load_rules([])
+    with opened_store(Settings(state_dir=folder)) as store:
+        return audit(store, load_rules(rules))
 
 
 def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from ..clock import Clock
 from ..ops.tokens import Secrets
+from ..plugins.rules import NO_RULES, RuleRegistry
 from ..service.notifications import ChangeNotifier
 from ..service.scheduler import Scheduler
 from ..settings import Settings
@@ -35,6 +36,7 @@ def create_app(
     secrets: Secrets,
     scheduler: Scheduler,
     notifier: ChangeNotifier,
+    rules: RuleRegistry = NO_RULES,
 ) -> FastAPI:
     """The application on a store that is already open."""
     metrics = Metrics()
@@ -75,6 +77,7 @@ def create_app(
         secrets=secrets,
         notifier=notifier,
         scheduler=scheduler,
+        rules=rules,
         metrics=metrics,
     )
     errors.install(app)

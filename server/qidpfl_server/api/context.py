@@ -10,6 +10,7 @@ from qidpfl_shared.protocol.messages import BudgetReceipt, UpdateReceipt
 
 from ..clock import Clock, Micros
 from ..ops.tokens import Secrets
+from ..plugins.rules import RuleRegistry
 from ..service.notifications import ChangeNotifier
 from ..service.scheduler import Scheduler
 from ..service.submissions import BudgetAnswer, Delivery, StagedDelivery, accept_updates, declare_budgets, find_receipts
@@ -38,6 +39,7 @@ class Context:
         secrets: Secrets,
         notifier: ChangeNotifier,
         scheduler: Scheduler,
+        rules: RuleRegistry,
         metrics: Metrics,
     ) -> None:
         self.settings = settings
@@ -46,6 +48,7 @@ class Context:
         self.secrets = secrets
         self.notifier = notifier
         self.scheduler = scheduler
+        self.rules = rules
         self.metrics = metrics
         self.readers = anyio.CapacityLimiter(8)
         self.uploads = UploadReceiver(settings.max_uploads)

@@ -2,8 +2,10 @@
 
 from functools import partial
 
+from qidpfl_shared.core.privacy.account import PrivacyAccount
+
 from ..domain import Client, Round, Task
-from ..plugins.rules import missing_rules
+from ..plugins.rules import NO_RULES, RuleRegistry
 from ..service.planning import privacy_accounts
 from ..service.retention import first_kept_version
 from ..store.database import check_integrity
@@ -22,7 +24,7 @@ from .report import Report
 _ASKED = {"reward": "what its rounds should have paid", "select": "whom its selection should have kept"}
 
 
-def audit(store: Store) -> Report:
+def audit(store: Store, rules: RuleRegistry = NO_RULES) -> Report:
     """Check the whole store. Each task is read in one transaction, so that a live store can be audited."""
     report = Report()
     with report.checking("the database file"):
@@ -36,11 +38,11 @@ def audit(store: Store) -> Report:
             report.require(False, problem)
     for task_id in task_ids:
         with report.checking(f"task {task_id}"):
-            store.read(partial(_audit_task, store=store, task_id=task_id, report=report), snapshot=True)
+            store.read(partial(_audit_task, task_id=task_id, rules=rules, report=report), snapshot=True)
     return report
 
 
-def _audit_task(tx: Transaction, store: Store, task_id: str, report: Report) -> None:
+def _audit_task(tx: Transaction, task_id: str, rules: RuleRegistry, report: Report) -> None:
     damage = list(damaged_rows(tx.connection, task_id))
     for problem in damage:
         report.require(False, f"task {task_id}: {problem}")
@@ -56,21 +58,26 @@ def _audit_task(tx: Transaction, store: Store, task_id: str, report: Report) -> 
     if first_kept > 0:
         gone = f"models before version {first_kept} and updates of rounds up to {first_kept}"
         report.not_checkable.append(f"task {task.name}: {gone} are not kept")
-    for function, reason in missing_rules(task.spec).items():
+    for function, reason in rules.missing(task.spec).items():
         report.not_checkable.append(f"task {task.name}: {_ASKED[function]}: {reason}")
     with report.checking(f"task {task.name}"):
-        audit_selection(task, list(clients.values()), report)
+        audit_selection(task, list(clients.values()), rules, report)
     with report.checking(f"task {task.name}"):
         audit_timeline(task, rounds, report)
-        audit_models(tx, store.blobs, task, rounds, first_kept, report)
-    _audit_rounds(tx, task, rounds, clients, first_kept, report)
+        audit_models(tx, tx.blobs, task, rounds, first_kept, report)
+    planner = PlanAuditor(task, _accounts(tx, task, clients), rules.reward(task.spec))
+    _audit_rounds(tx, task, rounds, clients, first_kept, planner, report)
 
 
 def _audit_rounds(
-    tx: Transaction, task: Task, rounds: list[Round], clients: dict[str, Client], first_kept: int, report: Report
+    tx: Transaction,
+    task: Task,
+    rounds: list[Round],
+    clients: dict[str, Client],
+    first_kept: int,
+    planner: PlanAuditor,
+    report: Report,
 ) -> None:
-    accounts = privacy_accounts(tx, task, [client for client in clients.values() if client.has_profile])
-    planner = PlanAuditor(task, accounts)
     for record in read_rounds(tx, task, rounds, clients):
         for check in (audit_round, audit_answers, audit_money, planner.audit):
             with report.checking(record.place):
@@ -78,6 +85,10 @@ def _audit_rounds(
         if record.held.round_number > first_kept:
             _audit_blobs(tx, record, report)
     planner.audit_lifetimes(report)
+
+
+def _accounts(tx: Transaction, task: Task, clients: dict[str, Client]) -> dict[str, PrivacyAccount]:
+    return privacy_accounts(tx, task, [client for client in clients.values() if client.has_profile])
 
 
 def _audit_blobs(tx: Transaction, record: RoundRecord, report: Report) -> None:

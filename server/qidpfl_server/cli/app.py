@@ -97,8 +97,8 @@ def serve_command(
     if preset is None and (task is not None or overrides != "{}"):
         raise CoordinatorError("--task and --overrides need a --preset")
     check_tls(settings)
-    load_rules(rules or [])
-    spec = None if preset is None else task_spec(preset, parsed_overrides(overrides))
+    registry = load_rules(rules or [])
+    spec = None if preset is None else task_spec(preset, parsed_overrides(overrides), registry)
     name = valid_name(task or preset or "task")
     custom_workloads = workload or []
     for own in custom_workloads:
@@ -111,7 +111,12 @@ def serve_command(
                 _ensure(settings, store, name, preset, spec)
 
         serve(
-            settings, store, prepare=prepare, custom_workloads=custom_workloads, exit_when_finished=exit_when_finished
+            settings,
+            store,
+            prepare=prepare,
+            custom_workloads=custom_workloads,
+            rules=registry,
+            exit_when_finished=exit_when_finished,
         )
 
 
@@ -140,9 +145,9 @@ def audit_command(where: Where, rules: Rules = None) -> None:
     The store may be live or stopped. Prints what is violated and ends with 1, or says how much was checked. With
     --rules it also asks the rules of tasks that have their own.
     """
-    load_rules(rules or [])
+    registry = load_rules(rules or [])
     with opened_store(where.settings()) as store:
-        report = audit.audit(store)
+        report = audit.audit(store, registry)
     for line in report.lines():
         print(line)
     if report.violations:

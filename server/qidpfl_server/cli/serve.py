@@ -25,6 +25,7 @@ from ..identifiers import new_id
 from ..ops.auto_export import AutoExport
 from ..ops.startup_checks import require_living_tasks
 from ..ops.tokens import Secrets, load_secrets
+from ..plugins.rules import NO_RULES, RuleRegistry
 from ..service.evaluation import Evaluators
 from ..service.notifications import ChangeNotifier
 from ..service.scheduler import Scheduler
@@ -101,19 +102,20 @@ def serve(
     *,
     prepare: Callable[[], None] = lambda: None,
     custom_workloads: Sequence[str] = (),
+    rules: RuleRegistry = NO_RULES,
     exit_when_finished: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until all tasks have ended. `prepare` runs once the store is this process's."""
     _limit_malloc_arenas()
     evaluators = Evaluators(data_dir=settings.data_dir, own=custom_workloads)
     with exclusive(store.engine), _auto_export(settings, store):
-        store.read(require_living_tasks)
+        store.read(lambda tx: require_living_tasks(tx, rules))
         secrets = load_secrets(settings.state_dir)
         _show_secrets(secrets)
         prepare()
         _prepare_evaluation(store, evaluators)
         try:
-            asyncio.run(_serve(settings, store, secrets, evaluators, exit_when_finished=exit_when_finished))
+            asyncio.run(_serve(settings, store, secrets, evaluators, rules, exit_when_finished=exit_when_finished))
         except SystemExit as error:
             # uvicorn has logged the reason.
             raise CoordinatorError(f"cannot listen on {settings.host}:{settings.port}") from error
@@ -122,11 +124,17 @@ def serve(
 
 
 async def _serve(
-    settings: Settings, store: Store, secrets: Secrets, evaluators: Evaluators, *, exit_when_finished: bool
+    settings: Settings,
+    store: Store,
+    secrets: Secrets,
+    evaluators: Evaluators,
+    rules: RuleRegistry,
+    *,
+    exit_when_finished: bool,
 ) -> None:
     clock = SystemClock()
     notifier = ChangeNotifier(store)
-    scheduler = Scheduler(store, clock, lambda task: evaluators.of(task.spec))
+    scheduler = Scheduler(store, clock, lambda task: evaluators.of(task.spec), rules)
     app = create_app(
         settings=settings,
         store=store,
@@ -134,6 +142,7 @@ async def _serve(
         secrets=secrets,
         scheduler=scheduler,
         notifier=notifier,
+        rules=rules,
     )
     config = uvicorn.Config(
         app,

@@ -19,7 +19,7 @@ from ..domain import Task
 from ..errors import CoordinatorError
 from ..ops.model_files import read_model_file
 from ..ops.open_store import opened_store
-from ..plugins.rules import load_rules, rules_of
+from ..plugins.rules import load_rules
 from ..plugins.workloads import describe_workload
 from ..service.evaluation import Evaluators
 from ..service.tasks import create_task, save_initial_model, start_task, stop_task, task_spec
@@ -63,10 +63,10 @@ def create_command(
     Prints its id, then its enrolment codes: they are shown here and never again.
     """
     settings = where.settings()
-    load_rules(rules or [])
+    registry = load_rules(rules or [])
     own = None if workload is None else describe_workload(workload, settings.data_dir)
     changes = parsed_overrides(overrides)
-    spec = task_spec(preset, changes if own is None else own.overrides(changes))
+    spec = task_spec(preset, changes if own is None else own.overrides(changes), registry)
     name = valid_name(name)
     parameters = own.start(spec) if own is not None else None
     if model is not None:
@@ -93,7 +93,7 @@ def create_command(
         print(f"note: its rounds cannot be evaluated from here: {obstacle}", file=sys.stderr)
     elif workload is not None:
         print(f"note: serve --workload {workload} evaluates its rounds", file=sys.stderr)
-    for path in rules_of(spec):
+    for path in registry.files_of(spec):
         print(f"note: serve --rules {path} runs it", file=sys.stderr)
 
 
@@ -127,11 +127,11 @@ def start_command(where: Where, task: TaskName, rules: Rules = None) -> None:
 
     A task that already trains stays as it is.
     """
-    load_rules(rules or [])
+    registry = load_rules(rules or [])
     with opened_store(where.settings()) as store:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
         now = SystemClock().now()
-        store.write(lambda tx: start_task(tx, task_id, now))
+        store.write(lambda tx: start_task(tx, task_id, now, registry))
         _print_tasks(store.read(lambda tx: [task_summary(tx, task_named(tx, task_id))]))
 
 

@@ -4,7 +4,7 @@ from qidpfl_shared.protocol.messages import RoundState
 
 from ..domain import Task
 from ..errors import CoordinatorError, DamagedState
-from ..plugins.rules import missing_rules
+from ..plugins.rules import RuleRegistry
 from ..store.store import Store
 from ..store.transaction import Transaction
 
@@ -19,11 +19,11 @@ def prepare_blobs(store: Store) -> None:
     store.blobs.create()
 
 
-def require_living_tasks(tx: Transaction) -> None:
+def require_living_tasks(tx: Transaction, rules: RuleRegistry) -> None:
     """Raise if rules, rows or the model that a running task needs next are missing or cannot be read."""
     for task in tx.tasks.all():
         if not task.ended:
-            for reason in missing_rules(task.spec).values():
+            for reason in rules.missing(task.spec).values():
                 raise CoordinatorError(f"task {task.name} is {task.state} by rules of your own: {reason}")
             tx.clients.of_task(task.task_id)
             _require_rounds(tx, task)

@@ -1,11 +1,11 @@
-"""Rules of the operator's own: reward policies and selection rules, from files that `--rules` names.
+"""Custom rules: reward policies and selection rules from files that the operator names with `--rules`.
 
-A task refers to them by the stem of the file. What it says is never imported: only what the operator has named at the
-start, once for the whole process, can be asked.
+A task refers to a file by its stem. The server runs only files that the operator has named, never code that a task
+names.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,62 +23,66 @@ from ..errors import CoordinatorError, RequestRefused
 
 @dataclass(frozen=True)
 class CustomRules:
-    """The functions of one file."""
+    """The functions of one file; None for a function that the file does not have."""
 
     path: Path
     reward: CustomReward | None
     select: CustomSelect | None
 
 
-# Rules by name. Who decides (a request, the scheduler, a command) is many calls away from who knows the command line.
-_loaded: dict[str, CustomRules] = {}
+@dataclass(frozen=True)
+class RuleRegistry:
+    """The custom rules that a process has loaded, by name. Use cases that may need a rule take it as an argument."""
+
+    files: Mapping[str, CustomRules] = field(default_factory=dict)
+
+    def reward(self, spec: TaskSpec) -> CustomReward | None:
+        """The reward function of a task; None under another policy, or if the file is not loaded."""
+        rules = self.files.get(spec.game.own_rules or "")
+        return None if rules is None else rules.reward
+
+    def select(self, spec: TaskSpec) -> CustomSelect | None:
+        """The selection function of a task; None under another rule, or if the file is not loaded."""
+        rules = self.files.get(spec.selection.own_rules or "")
+        return None if rules is None else rules.select
+
+    def missing(self, spec: TaskSpec) -> dict[str, str]:
+        """The functions that a task needs and this process does not have, each with the reason."""
+        missing = {}
+        for function, name in _needed(spec):
+            rules = self.files.get(name)
+            if rules is None:
+                missing[function] = f"rules {name} are not loaded: --rules {name}.py is needed"
+            elif (rules.reward if function == "reward" else rules.select) is None:
+                missing[function] = f"{rules.path} has no function {function}"
+        return missing
+
+    def require(self, spec: TaskSpec) -> None:
+        """Raise `RequestRefused` if a function that the task needs is missing."""
+        for reason in self.missing(spec).values():
+            raise RequestRefused(ErrorCode.RULES_NOT_LOADED, reason)
+
+    def files_of(self, spec: TaskSpec) -> list[Path]:
+        """The loaded files that a task needs."""
+        return list(dict.fromkeys(self.files[name].path for _, name in _needed(spec) if name in self.files))
 
 
-def load_rules(paths: Iterable[Path]) -> None:
-    """Run these files and remember their functions, in the place of whatever was loaded before."""
+NO_RULES = RuleRegistry()
+
+
+def load_rules(paths: Iterable[Path]) -> RuleRegistry:
+    """Run these files and collect their functions.
+
+    Raises `CoordinatorError` for a file that cannot be imported, has neither function, or has a name that no task can
+    use; and for two files of one name.
+    """
     found: dict[str, CustomRules] = {}
     for path in paths:
         name = _name_of(path)
         if name in found and found[name].path.resolve() != path.resolve():
-            raise CoordinatorError(f"{found[name].path} and {path} have one name: tasks could not tell them apart")
+            raise CoordinatorError(f"{found[name].path} and {path} have one name: rename one of them")
         found[name] = _read(path)
-    _loaded.clear()
-    _loaded.update(found)
-
-
-def custom_reward(spec: TaskSpec) -> CustomReward | None:
-    """The function that chooses the rewards of a task; None under another policy, and where it is not loaded."""
-    rules = _loaded.get(spec.game.own_rules or "")
-    return None if rules is None else rules.reward
-
-
-def custom_select(spec: TaskSpec) -> CustomSelect | None:
-    """The function that chooses the clients of a task; None under another rule, and where it is not loaded."""
-    rules = _loaded.get(spec.selection.own_rules or "")
-    return None if rules is None else rules.select
-
-
-def missing_rules(spec: TaskSpec) -> dict[str, str]:
-    """The functions that a task needs and this process does not have, each with the reason."""
-    missing = {}
-    for function, name in _needed(spec):
-        rules = _loaded.get(name)
-        if rules is None:
-            missing[function] = f"rules {name} are not loaded: --rules {name}.py is needed"
-        elif getattr(rules, function) is None:
-            missing[function] = f"{rules.path} has no function {function}"
-    return missing
-
-
-def require_rules(spec: TaskSpec) -> None:
-    """Refuse a task whose rules are not here."""
-    for reason in missing_rules(spec).values():
-        raise RequestRefused(ErrorCode.RULES_NOT_LOADED, reason)
-
-
-def rules_of(spec: TaskSpec) -> list[Path]:
-    """The files that a task needs, of those that are loaded."""
-    return list(dict.fromkeys(_loaded[name].path for _, name in _needed(spec) if name in _loaded))
+    return RuleRegistry(found)
 
 
 def _needed(spec: TaskSpec) -> Iterator[tuple[str, str]]:
@@ -92,7 +96,7 @@ def _name_of(path: Path) -> str:
     try:
         return TypeAdapter[str](Name).validate_python(path.stem)
     except ValidationError:
-        raise CoordinatorError(f"{path}: no task could name it; letters, digits and . _ - only") from None
+        raise CoordinatorError(f"{path}: no task can use this name; use only letters, digits and . _ -") from None
 
 
 def _read(path: Path) -> CustomRules:
@@ -109,5 +113,5 @@ def _read(path: Path) -> CustomRules:
 def _function(path: Path, module: ModuleType, name: str) -> Callable[[Any], Any] | None:
     found: Callable[[Any], Any] | None = getattr(module, name, None)
     if found is not None and not callable(found):
-        raise CoordinatorError(f"{path}: {name} is no function")
+        raise CoordinatorError(f"{path}: {name} is not a function")
     return found

@@ -8,7 +8,7 @@ from ..clock import Micros
 from ..domain import Client, ClientState, Task
 from ..errors import RequestRefused
 from ..identifiers import hash_secret, new_id, new_secret
-from ..plugins.rules import missing_rules
+from ..plugins.rules import NO_RULES, RuleRegistry
 from ..store.transaction import Transaction
 from .lifecycle import get_task, get_task_for_update, known_client
 from .selection import select_clients, select_late_joiner, selection_is_due
@@ -42,7 +42,9 @@ def enrol(tx: Transaction, task_id: str, request: EnrolRequest, now: Micros) -> 
     return EnrolAnswer(client_id=client.client_id, token=token, ordinal=client.ordinal, spec_digest=task.spec_digest)
 
 
-def store_profile(tx: Transaction, client_id: str, profile: Profile, now: Micros) -> None:
+def store_profile(
+    tx: Transaction, client_id: str, profile: Profile, now: Micros, rules: RuleRegistry = NO_RULES
+) -> None:
     """Store the profile of a client, once. The last expected profile starts the selection."""
     task = get_task_for_update(tx, known_client(tx, client_id).task_id)
     # Read after the task is locked: another process may just have stored the profile.
@@ -68,8 +70,8 @@ def store_profile(tx: Transaction, client_id: str, profile: Profile, now: Micros
     tx.touch(task.task_id)
     if task.state is TaskState.TRAINING:
         select_late_joiner(tx, task, client_id)
-    elif selection_is_due(tx, task, now) and not missing_rules(task.spec):
-        select_clients(tx, task, now)
+    elif selection_is_due(tx, task, now) and not rules.missing(task.spec):
+        select_clients(tx, task, now, rules)
     failpoint("profile.before_commit")
 
 

@@ -14,7 +14,7 @@ from qidpfl_shared.protocol.releases import histogram_release, release_of
 
 from ..clock import Micros, seconds
 from ..domain import Client, EndReason, Round, RoundInvitation, Task
-from ..plugins.rules import custom_reward
+from ..plugins.rules import RuleRegistry
 from ..store.transaction import Transaction
 from .lifecycle import active_clients, end_task, fail_by_rule, known_client
 
@@ -25,7 +25,7 @@ _ENDS = {
 }
 
 
-def open_round(tx: Transaction, task: Task, round_number: int, now: Micros) -> None:
+def open_round(tx: Transaction, task: Task, round_number: int, now: Micros, rules: RuleRegistry) -> None:
     """Plan a round and announce it, or end the task where no round can be held."""
     clients = [_returned(tx, client) for client in active_clients(tx, task.task_id)]
     accounts = privacy_accounts(tx, task, clients)
@@ -36,7 +36,7 @@ def open_round(tx: Transaction, task: Task, round_number: int, now: Micros) -> N
             participants=[participant(client, accounts[client.client_id]) for client in clients],
             reward_left_micro=task.spec.bounds.reward_total_micro - tx.rounds.paid_micro(task.task_id),
             past=_past(tx, task),
-            custom_reward=custom_reward(task.spec),
+            custom_reward=rules.reward(task.spec),
         )
     except CustomRuleFailed as error:
         fail_by_rule(tx, task, task.spec.game.own_rules, error, now)

@@ -17,7 +17,7 @@ from qidpfl_shared.protocol.messages import RoundState, TaskState
 from ..clock import SECOND, Clock, Micros
 from ..domain import EndReason, Task
 from ..errors import is_transient
-from ..plugins.rules import missing_rules
+from ..plugins.rules import NO_RULES, RuleRegistry
 from ..store.store import Store
 from ..store.transaction import Transaction
 from .evaluation import Evaluator
@@ -56,10 +56,17 @@ class RetryPolicy:
 class Scheduler:
     """Runs what is due, task by task, in threads."""
 
-    def __init__(self, store: Store, clock: Clock, evaluator_for: Callable[[Task], Evaluator | None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        evaluator_for: Callable[[Task], Evaluator | None],
+        rules: RuleRegistry = NO_RULES,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._evaluator_for = evaluator_for
+        self._rules = rules
         self._evaluators: dict[str, Evaluator | None] = {}
         self._wake = asyncio.Event()
         self._busy: set[str] = set()
@@ -109,7 +116,7 @@ class Scheduler:
 
     def _has_rules(self, task: Task) -> bool:
         """Whether this coordinator can go on with a task. If not it says so once: another one may have its rules."""
-        missing = missing_rules(task.spec)
+        missing = self._rules.missing(task.spec)
         if missing and task.task_id not in self._without_rules:
             self._without_rules.add(task.task_id)
             _log.error("rules_not_loaded", task=task.task_id, reason="; ".join(missing.values()))
@@ -182,15 +189,17 @@ class Scheduler:
     def _advance_blocking(self, task: Task) -> None:
         now = self._clock.now()
         if task.state is TaskState.ENROLLING:
-            self._store.write(lambda tx: _select_if_due(tx, task.task_id, now))
-        elif settle_if_due(self._store, task.task_id, self.evaluator(task), now, observe=self._observe):
+            self._store.write(lambda tx: _select_if_due(tx, task.task_id, now, self._rules))
+        elif settle_if_due(
+            self._store, task.task_id, self.evaluator(task), now, rules=self._rules, observe=self._observe
+        ):
             _log.info("round_closed", task=task.task_id)
 
 
-def _select_if_due(tx: Transaction, task_id: str, now: Micros) -> None:
+def _select_if_due(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry) -> None:
     task = get_task_for_update(tx, task_id)
     if task.state is TaskState.ENROLLING and selection_is_due(tx, task, now):
-        select_clients(tx, task, now)
+        select_clients(tx, task, now, rules)
 
 
 def _due(tx: Transaction, task: Task, now: Micros) -> list[tuple[Task, Micros]]:

@@ -11,7 +11,7 @@ from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..clock import Micros, seconds
 from ..domain import Client, ClientState, EndReason, Task
-from ..plugins.rules import custom_select
+from ..plugins.rules import RuleRegistry
 from ..store.transaction import Transaction
 from .lifecycle import end_task, fail_by_rule, get_task_for_update, known_client
 from .planning import open_round
@@ -34,11 +34,11 @@ def selection_time(task: Task) -> Micros:
     return min(task.opened_at + seconds(rules.enrolment_window_s), task.last_enrolment_at + seconds(rules.quiet_s))
 
 
-def select_clients(tx: Transaction, task: Task, now: Micros) -> None:
+def select_clients(tx: Transaction, task: Task, now: Micros, rules: RuleRegistry) -> None:
     """Select among all profiled clients, then open the first round or end the task."""
     candidates = tx.clients.in_state(task.task_id, ClientState.PROFILED)
     try:
-        selection = selection_of(task.spec, candidates)
+        selection = selection_of(task.spec, candidates, rules)
     except CustomRuleFailed as error:
         fail_by_rule(tx, task, task.spec.selection.own_rules, error, now)
         return
@@ -55,17 +55,17 @@ def select_clients(tx: Transaction, task: Task, now: Micros) -> None:
         end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_CLIENTS, now, "too few pass the selection")
         return
     tx.tasks.move(task.task_id, before=TaskState.ENROLLING, after=TaskState.TRAINING)
-    open_round(tx, get_task_for_update(tx, task.task_id), 1, now)
+    open_round(tx, get_task_for_update(tx, task.task_id), 1, now, rules)
 
 
-def selection_of(spec: TaskSpec, candidates: Sequence[Client]) -> Selection:
+def selection_of(spec: TaskSpec, candidates: Sequence[Client], rules: RuleRegistry) -> Selection:
     """Apply the rule of a task to these clients, which come in the order of their ordinals.
 
     Raises `CustomRuleFailed` if a custom rule fails.
     """
     histograms = [client.label_counts or () for client in candidates]
     return select(
-        rule=spec.selection_rule(custom_select(spec)),
+        rule=spec.selection_rule(rules.select(spec)),
         histograms=histograms,
         reference=spec.label_reference(histograms),
         min_clients=spec.rounds.min_clients,

@@ -21,6 +21,7 @@ from qidpfl_shared.protocol.wire import decode
 from ..clock import Micros, seconds
 from ..domain import Budget, BudgetState, Client, EndReason, Model, Round, RoundInvitation, Task, Update
 from ..errors import DamagedState
+from ..plugins.rules import NO_RULES, RuleRegistry
 from ..store.blobs import Blobs
 from ..store.store import Store
 from ..store.transaction import Transaction
@@ -58,6 +59,7 @@ def settle_if_due(
     evaluator: Evaluator | None,
     clock_now: Micros,
     *,
+    rules: RuleRegistry = NO_RULES,
     stop: bool = False,
     observe: Callable[[Timing], None] | None = None,
 ) -> bool:
@@ -81,7 +83,7 @@ def settle_if_due(
         detail = str(error)
         return store.write(lambda tx: _fail(tx, ready, reason, detail, watch.now()))
     failpoint("settle.model_written")
-    closed = store.write(lambda tx: _close(tx, ready, audit, model, evaluation, watch, stop=stop))
+    closed = store.write(lambda tx: _close(tx, ready, audit, model, evaluation, watch, rules, stop=stop))
     failpoint("settle.after_commit")
     if closed and observe is not None:
         observe(watch.timing(evaluated=evaluation is not None))
@@ -167,6 +169,7 @@ def _close(
     model: Model,
     evaluation: Evaluation | None,
     watch: Stopwatch,
+    rules: RuleRegistry,
     *,
     stop: bool,
 ) -> bool:
@@ -194,7 +197,7 @@ def _close(
     detail = f"{len(audit.accepted)} updates, {sum(payments.values())} micro paid, {kept} kept"
     tx.events.add(task.task_id, "round.settled", at=now, round_number=round_.round_number, detail=detail)
     tx.touch(task.task_id)
-    _continue(tx, task, round_, evaluation, now, stop=stop)
+    _continue(tx, task, round_, evaluation, now, rules, stop=stop)
     # Last, so that nearly all of it has been timed.
     timing = watch.timing(evaluated=evaluation is not None)
     closed = replace(round_, state=RoundState.SETTLED)
@@ -204,7 +207,14 @@ def _close(
 
 
 def _continue(
-    tx: Transaction, task: Task, round_: Round, evaluation: Evaluation | None, now: Micros, *, stop: bool
+    tx: Transaction,
+    task: Task,
+    round_: Round,
+    evaluation: Evaluation | None,
+    now: Micros,
+    rules: RuleRegistry,
+    *,
+    stop: bool,
 ) -> None:
     """The next round, or the end: stopped, target reached, or all rounds played."""
     target = task.spec.target_accuracy
@@ -215,7 +225,7 @@ def _continue(
     elif round_.round_number >= task.spec.game.horizon:
         end_task(tx, task, TaskState.FINISHED, EndReason.HORIZON_REACHED, now)
     else:
-        open_round(tx, task, round_.round_number + 1, now)
+        open_round(tx, task, round_.round_number + 1, now, rules)
 
 
 def _payments(ready: ReadyRound, audit: AuditResult) -> tuple[dict[str, int], int]:

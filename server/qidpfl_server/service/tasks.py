@@ -15,7 +15,7 @@ from ..clock import Micros
 from ..domain import ClientState, EndReason, Model, Task
 from ..errors import RequestRefused, StoreBusy
 from ..identifiers import hash_secret, new_id, new_secret
-from ..plugins.rules import require_rules
+from ..plugins.rules import NO_RULES, RuleRegistry
 from ..store.blobs import Blobs, StagedBlob
 from ..store.store import Store
 from ..store.transaction import Transaction
@@ -37,7 +37,7 @@ class NewTask:
     codes: tuple[str, ...]
 
 
-def task_spec(preset_name: str, overrides: Mapping[str, Any] | None) -> TaskSpec:
+def task_spec(preset_name: str, overrides: Mapping[str, Any] | None, rules: RuleRegistry = NO_RULES) -> TaskSpec:
     """The spec of a preset with overrides, whose rules are loaded here.
 
     Raises `RequestRefused`, or pydantic's error for an impossible value.
@@ -46,7 +46,7 @@ def task_spec(preset_name: str, overrides: Mapping[str, Any] | None) -> TaskSpec
         spec = preset(preset_name, overrides)
     except UnknownPreset as error:
         raise RequestRefused(ErrorCode.UNKNOWN_PRESET, str(error)) from error
-    require_rules(spec)
+    rules.require(spec)
     return spec
 
 
@@ -130,18 +130,18 @@ def give_initial_model(tx: Transaction, task_id: str, blob: StagedBlob, now: Mic
     return model
 
 
-def start_task(tx: Transaction, task_id: str, now: Micros) -> None:
+def start_task(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry = NO_RULES) -> None:
     """Select now, without waiting for more clients. A task that already trains stays as it is."""
     task = get_task_for_update(tx, task_id)
     if task.ended:
         raise RequestRefused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
     if task.state is TaskState.ENROLLING:
-        require_rules(task.spec)
+        rules.require(task.spec)
         profiled = tx.clients.in_state(task_id, ClientState.PROFILED)
         if len(profiled) < task.spec.rounds.min_clients:
             detail = f"{len(profiled)} clients have a profile, {task.spec.rounds.min_clients} are needed"
             raise RequestRefused(ErrorCode.PROFILE_MISSING, detail)
-        select_clients(tx, task, now)
+        select_clients(tx, task, now, rules)
 
 
 def stop_task(store: Store, task_id: str, evaluator: Evaluator | None, clock_now: Micros) -> None:

@@ -1,25 +1,18 @@
 """Files of rules: what is loaded, what is refused in one line, and what a task may name."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qidpfl_server.errors import CoordinatorError, RequestRefused
-from qidpfl_server.plugins.rules import custom_reward, custom_select, load_rules, missing_rules, require_rules
+from qidpfl_server.plugins.rules import NO_RULES, load_rules
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 REWARD = "def reward(question):\n    return 1.0\n"
 SELECT = "def select(question):\n    return [True] * question.clients\n"
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_loaded() -> Iterator[None]:
-    yield
-    load_rules([])
 
 
 def file(folder: Path, name: str, text: str) -> Path:
@@ -39,44 +32,45 @@ def task(*, policy: str | None = None, rule: str | None = None) -> TaskSpec:
 
 
 def test_a_task_finds_the_functions_of_the_files_that_it_names(tmp_path: Path) -> None:
-    load_rules([file(tmp_path, "paying.py", REWARD), file(tmp_path, "choosing.py", SELECT)])
+    rules = load_rules([file(tmp_path, "paying.py", REWARD), file(tmp_path, "choosing.py", SELECT)])
     spec = task(policy="paying", rule="choosing")
-    reward, select = custom_reward(spec), custom_select(spec)
-    assert missing_rules(spec) == {}
+    reward, select = rules.reward(spec), rules.select(spec)
+    assert rules.missing(spec) == {}
     assert reward is not None and select is not None
     assert (reward.__name__, select.__name__) == ("reward", "select")
 
 
 def test_a_task_without_rules_of_its_own_needs_none() -> None:
-    require_rules(task())
-    assert custom_reward(task()) is None and custom_select(task()) is None
+    NO_RULES.require(task())
+    assert NO_RULES.reward(task()) is None and NO_RULES.select(task()) is None
 
 
 def test_what_is_not_loaded_is_refused_with_the_file_that_is_needed() -> None:
     with pytest.raises(RequestRefused, match=r"--rules paying\.py is needed") as refusal:
-        require_rules(task(policy="paying"))
+        NO_RULES.require(task(policy="paying"))
     assert refusal.value.code is ErrorCode.RULES_NOT_LOADED
 
 
 def test_a_file_without_the_function_that_is_needed_is_refused(tmp_path: Path) -> None:
-    load_rules([file(tmp_path, "paying.py", REWARD)])
-    require_rules(task(policy="paying"))
+    rules = load_rules([file(tmp_path, "paying.py", REWARD)])
+    rules.require(task(policy="paying"))
     with pytest.raises(RequestRefused, match=r"paying\.py has no function select"):
-        require_rules(task(rule="paying"))
+        rules.require(task(rule="paying"))
 
 
-def test_what_is_loaded_later_replaces_what_was_loaded_before(tmp_path: Path) -> None:
-    load_rules([file(tmp_path, "paying.py", REWARD)])
-    load_rules([file(tmp_path, "choosing.py", SELECT)])
-    assert missing_rules(task(policy="paying")) and not missing_rules(task(rule="choosing"))
+def test_two_registries_do_not_share_their_rules(tmp_path: Path) -> None:
+    paying = load_rules([file(tmp_path, "paying.py", REWARD)])
+    choosing = load_rules([file(tmp_path, "choosing.py", SELECT)])
+    assert choosing.missing(task(policy="paying")) and not choosing.missing(task(rule="choosing"))
+    assert not paying.missing(task(policy="paying")) and paying.missing(task(rule="choosing"))
 
 
 def test_a_file_may_be_named_twice_but_two_files_need_two_names(tmp_path: Path) -> None:
     one, other = file(tmp_path / "a", "paying.py", REWARD), file(tmp_path / "b", "paying.py", REWARD)
-    load_rules([one, one])
+    rules = load_rules([one, one])
     with pytest.raises(CoordinatorError, match="have one name"):
         load_rules([one, other])
-    assert not missing_rules(task(policy="paying"))
+    assert not rules.missing(task(policy="paying"))
 
 
 @pytest.mark.parametrize(
@@ -85,8 +79,8 @@ def test_a_file_may_be_named_twice_but_two_files_need_two_names(tmp_path: Path) 
         ("broken.py", "def reward(:\n", "cannot be imported: SyntaxError"),
         ("failing.py", "1 / 0\n", "cannot be imported: ZeroDivisionError: division by zero"),
         ("empty.py", "", "has neither a function reward nor a function select"),
-        ("number.py", "reward = 5\n", "reward is no function"),
-        ("two words.py", REWARD, "no task could name it"),
+        ("number.py", "reward = 5\n", "reward is not a function"),
+        ("two words.py", REWARD, "no task can use this name"),
         ("rules.txt", REWARD, "does not end in .py"),
     ],
 )

@@ -82,7 +82,7 @@ async def put_profile(
 ) -> None:
     """Label histogram, size, privacy value and caps. A stored profile cannot be changed."""
     now = context.now()
-    await context.write(lambda tx: store_profile(tx, client_id, profile, now))
+    await context.write(lambda tx: store_profile(tx, client_id, profile, now, context.rules))
     failpoint("profile.after_commit")
 
 

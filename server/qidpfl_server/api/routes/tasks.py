@@ -54,7 +54,7 @@ async def create(
     context: Ctx, caller: Admin, request: Annotated[CreateTask, Body()], afterwards: BackgroundTasks
 ) -> CreatedTask:
     """Create a task from a preset. Clients can enrol from now on."""
-    spec = task_spec(request.preset, request.overrides)
+    spec = task_spec(request.preset, request.overrides, context.rules)
     model = await anyio.to_thread.run_sync(save_initial_model, context.store.blobs, spec)
     now = context.now()
     created = await context.write(
@@ -97,7 +97,7 @@ async def show_task(context: Ctx, caller: TaskCaller, task_id: TaskId) -> TaskVi
 async def start(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     """Select clients now, without waiting for more of them."""
     now = context.now()
-    await context.write(lambda tx: start_task(tx, task_id, now))
+    await context.write(lambda tx: start_task(tx, task_id, now, context.rules))
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 
 

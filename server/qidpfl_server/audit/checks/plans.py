@@ -12,7 +12,6 @@ from qidpfl_shared.core.round_rules import Participant
 from qidpfl_shared.protocol.releases import release_of
 
 from ...domain import BudgetState, Task
-from ...plugins.rules import custom_reward
 from ...service.planning import participant, past_round
 from ..records import RoundRecord
 from ..report import Report
@@ -27,7 +26,7 @@ class PlanAuditor:
     `accounts` are the whole ledgers: the histogram first, then the updates.
     """
 
-    def __init__(self, task: Task, accounts: dict[str, PrivacyAccount]) -> None:
+    def __init__(self, task: Task, accounts: dict[str, PrivacyAccount], custom_reward: CustomReward | None) -> None:
         self._task = task
         self._rules = task.spec.round_rules()
         self._final = accounts
@@ -37,7 +36,7 @@ class PlanAuditor:
         }
         self._paid = 0
         self._past: list[PastRound] = []
-        self._custom_reward = custom_reward(task.spec)
+        self._custom_reward = custom_reward
 
     def audit(self, record: RoundRecord, report: Report) -> None:
         """Compare a round with its plan; rounds come in their order."""

@@ -7,7 +7,7 @@ from qidpfl_shared.core.selection import label_distances
 from qidpfl_shared.protocol.task_spec import SelectionRule
 
 from ...domain import Client, ClientState, Task
-from ...plugins.rules import custom_select
+from ...plugins.rules import RuleRegistry
 from ...service.selection import selection_of
 from ..report import Report
 
@@ -15,7 +15,7 @@ from ..report import Report
 _TOLERANCE = 1e-9
 
 
-def audit_selection(task: Task, clients: list[Client], report: Report) -> None:
+def audit_selection(task: Task, clients: list[Client], rules: RuleRegistry, report: Report) -> None:
     """Every client that was judged has its distance, and was kept iff the rule keeps it."""
     judged = [client for client in clients if client.label_distance is not None]
     # Late joiners are judged by other references than those before them, and nothing tells who they are.
@@ -24,10 +24,10 @@ def audit_selection(task: Task, clients: list[Client], report: Report) -> None:
     _audit_distances(task, judged, report)
     rule = task.spec.selection.rule
     # Of unions that are equally near another machine may prefer another; without its function a rule cannot be asked.
-    if rule is SelectionRule.UNION or (rule is SelectionRule.OWN and custom_select(task.spec) is None):
+    if rule is SelectionRule.UNION or (rule is SelectionRule.OWN and rules.select(task.spec) is None):
         return
     try:
-        selection = selection_of(task.spec, judged)
+        selection = selection_of(task.spec, judged, rules)
     except CustomRuleFailed as error:
         report.require(False, f"task {task.name}, selection: {error}")
         return
