@@ -8,7 +8,7 @@ from qidpfl_server.service import scheduler, settlement
 
 # What is hindered is replaced in these modules, whatever its type.
 _settlement: Any = settlement
-_clockwork: Any = scheduler
+_scheduler: Any = scheduler
 
 
 class Unforeseen(Exception):
@@ -39,20 +39,20 @@ def settle_at_the_fourth_try() -> None:
 
 def settle_with_a_sick_disk() -> None:
     """Twenty times in a row the disk does not answer: more often than anything unforeseen is tried."""
-    judge, tries = _settlement.judge, iter(range(20))
+    audit_updates, tries = _settlement.audit_updates, iter(range(20))
 
     def in_the_end(*arguments: Any) -> Any:
         if next(tries, None) is not None:
             raise OSError(5, "Input/output error")
-        return judge(*arguments)
+        return audit_updates(*arguments)
 
-    _settlement.judge = in_the_end
+    _settlement.audit_updates = in_the_end
 
 
 def select_never() -> None:
     """No selection can be made."""
     _hurry()
-    _clockwork.select_clients = _fail
+    _scheduler.select_clients = _fail
 
 
 def stop_holding_the_round() -> None:
