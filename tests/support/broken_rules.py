@@ -3,37 +3,42 @@
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from qidpfl_server.api.routes import rounds as routes
 from qidpfl_server.domain import Round
-from qidpfl_server.store import store as store_module
+from qidpfl_server.service.submissions import StagedDelivery, accept_updates
 from qidpfl_server.store.blobs import StagedBlob
 from qidpfl_server.store.repositories.rounds import RoundRows
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
+from qidpfl_shared.protocol.messages import UpdateReceipt
 
 
 def acknowledge_uploads_before_the_commit() -> None:
     """Answer a stored upload first; then the power goes before the commit."""
-    outcome = store_module._outcome
-    together = Store._commit_together
+    commit = Store._commit
     waiting: list[Any] = []
 
-    def hasty(transaction: Transaction, work: Callable[[Transaction], Any]) -> tuple[Any, BaseException | None]:
-        result, refusal = outcome(transaction, work)
-        if transaction.published and refusal is None:
-            next(request.answer for request in waiting if request.work is work).set_result(result)
+    def hasty(
+        tx: Transaction, task_id: str, round_number: int, deliveries: Sequence[StagedDelivery]
+    ) -> list[UpdateReceipt | Exception]:
+        receipts = accept_updates(tx, task_id, round_number, deliveries)
+        if tx.published:
+            for delivery, receipt in zip(deliveries, receipts, strict=True):
+                if not isinstance(receipt, Exception):
+                    next(request.answer for request in waiting if request.item is delivery).set_result(receipt)
             time.sleep(2)
             _die()
-        return result, refusal
+        return receipts
 
     def remembering(self: Store, requests: list[Any]) -> None:
         waiting[:] = requests
-        together(self, requests)
+        commit(self, requests)
 
-    store_module._outcome = hasty
-    Store._commit_together = remembering  # type: ignore[method-assign]
+    vars(routes)["accept_updates"] = hasty
+    Store._commit = remembering  # type: ignore[method-assign]
 
 
 def pay_in_a_second_transaction() -> None:

@@ -41,19 +41,21 @@ class RequestBatcher(Generic[Key, Item, Answer]):
             # A request that was cancelled while it waited needs no answer.
             batch = [(item, answer) for item, answer in batch if not answer.done()]
             if batch:
-                await self._answer(key, batch)
+                _resolve(batch, await self._outcomes(key, [item for item, _ in batch]))
         del self._waiting[key]
 
-    async def _answer(self, key: Key, batch: list[tuple[Item, "asyncio.Future[Answer]"]]) -> None:
-        outcomes: Sequence[Answer | Exception]
+    async def _outcomes(self, key: Key, items: list[Item]) -> Sequence[Answer | Exception]:
         try:
-            outcomes = await self._work(key, [item for item, _ in batch])
+            return await self._work(key, items)
         except Exception as error:
-            outcomes = [error] * len(batch)
-        for (_, answer), outcome in zip(batch, outcomes, strict=True):
-            if answer.done():
-                continue
-            if isinstance(outcome, Exception):
-                answer.set_exception(outcome)
-            else:
-                answer.set_result(outcome)
+            return [error] * len(items)
+
+
+def _resolve(batch: Sequence[tuple[Item, "asyncio.Future[Answer]"]], outcomes: Sequence[Answer | Exception]) -> None:
+    for (_, answer), outcome in zip(batch, outcomes, strict=True):
+        if answer.done():
+            continue
+        if isinstance(outcome, Exception):
+            answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)

@@ -6,16 +6,16 @@ from typing import Annotated, TypeVar
 import anyio.to_thread
 from fastapi import Depends, Request
 
-from qidpfl_shared.protocol.messages import BudgetReceipt, UpdateReceipt
+from qidpfl_shared.protocol.messages import UpdateReceipt
 
 from ..clock import Clock, Micros
 from ..ops.tokens import Secrets
 from ..plugins.rules import RuleRegistry
 from ..service.notifications import ChangeNotifier
 from ..service.scheduler import Scheduler
-from ..service.submissions import BudgetAnswer, Delivery, StagedDelivery, accept_updates, declare_budgets, find_receipts
+from ..service.submissions import Delivery, find_receipts
 from ..settings import Settings
-from ..store.store import Store
+from ..store.store import RoundKey, Store
 from ..store.transaction import Transaction
 from .batching import RequestBatcher
 from .caches import DownloadCache, SettledRoundCache
@@ -23,8 +23,6 @@ from .metrics import Metrics
 from .uploads import UploadReceiver
 
 Result = TypeVar("Result")
-# A task and the number of one of its rounds.
-RoundKey = tuple[str, int]
 
 
 class Context:
@@ -54,10 +52,8 @@ class Context:
         self.uploads = UploadReceiver(settings.max_uploads)
         self.downloads = DownloadCache()
         self.settled_rounds = SettledRoundCache()
-        # Requests for the same round at the same time share a transaction.
+        # Requests for the same round at the same time share a reading transaction.
         self.admissions = RequestBatcher(self._look_up)
-        self.deliveries = RequestBatcher(self._deliver)
-        self.declarations = RequestBatcher(self._declare)
 
     def now(self) -> Micros:
         return self.clock.now()
@@ -70,14 +66,8 @@ class Context:
         """Run a writing transaction. It shares one commit with the others that wait."""
         return await self.store.write_async(work)
 
-    async def _look_up(self, place: RoundKey, items: Sequence[Delivery]) -> list[UpdateReceipt | Exception | None]:
-        return await self.read(lambda tx: find_receipts(tx, *place, items))
-
-    async def _deliver(self, place: RoundKey, items: Sequence[StagedDelivery]) -> list[UpdateReceipt | Exception]:
-        return await self.write(lambda tx: accept_updates(tx, *place, items))
-
-    async def _declare(self, place: RoundKey, items: Sequence[BudgetAnswer]) -> list[BudgetReceipt | Exception]:
-        return await self.write(lambda tx: declare_budgets(tx, *place, items))
+    async def _look_up(self, round_key: RoundKey, items: Sequence[Delivery]) -> list[UpdateReceipt | Exception | None]:
+        return await self.read(lambda tx: find_receipts(tx, *round_key, items))
 
 
 async def get_context(request: Request) -> Context:

@@ -28,22 +28,29 @@ class RequestLimits:
             await self._app(scope, receive, send)
             return
         send = self._counted(scope, send)
-        if scope["path"].endswith(("/rounds/current", "/events")):
-            with self._metrics.waiting.track_inprogress():
-                await self._limited(scope, receive, send)
-            return
-        if self._running >= self._max_requests:
+        is_long_poll = scope["path"].endswith(("/rounds/current", "/events"))
+        if not is_long_poll and self._running >= self._max_requests:
             await problem_response(ErrorCode.TOO_MANY_REQUESTS, retry_after_s=1)(scope, receive, send)
             return
-        self._count(1)
+        self._count(1, is_long_poll)
         try:
-            await self._limited(scope, self._uncounted(receive), send)
+            if not is_long_poll:
+                receive = self._uncounted(receive)
+            if not scope["path"].endswith(UPLOAD_PATHS):
+                if (error := _header_error(scope)) is not None:
+                    await problem_response(error)(scope, receive, send)
+                    return
+                receive = _bounded(receive)
+            await self._app(scope, receive, send)
         finally:
-            self._count(-1)
+            self._count(-1, is_long_poll)
 
-    def _count(self, change: int) -> None:
-        self._running += change
-        self._metrics.in_flight.inc(change)
+    def _count(self, change: int, is_long_poll: bool = False) -> None:
+        if is_long_poll:
+            self._metrics.waiting.inc(change)
+        else:
+            self._running += change
+            self._metrics.in_flight.inc(change)
 
     def _uncounted(self, receive: Receive) -> Receive:
         """The same body. A request does not count while the server waits for its bytes."""
@@ -65,19 +72,6 @@ class RequestLimits:
 
         return uncounted
 
-    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = dict(scope["headers"])
-        if not scope["path"].endswith(UPLOAD_PATHS):
-            if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-                await problem_response(ErrorCode.UNSUPPORTED_MEDIA_TYPE)(scope, receive, send)
-                return
-            length = headers.get(b"content-length", b"0")
-            if length.isdigit() and int(length) > JSON_LIMIT:
-                await problem_response(ErrorCode.BODY_TOO_LARGE)(scope, receive, send)
-                return
-            receive = _bounded(receive)
-        await self._app(scope, receive, send)
-
     def _counted(self, scope: Scope, send: Send) -> Send:
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -85,6 +79,15 @@ class RequestLimits:
             await send(message)
 
         return counted
+
+
+def _header_error(scope: Scope) -> ErrorCode | None:
+    """What the headers of a JSON request alone tell to be wrong with its body."""
+    headers = dict(scope["headers"])
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        return ErrorCode.UNSUPPORTED_MEDIA_TYPE
+    length = headers.get(b"content-length", b"0")
+    return ErrorCode.BODY_TOO_LARGE if length.isdigit() and int(length) > JSON_LIMIT else None
 
 
 def _bounded(receive: Receive) -> Receive:

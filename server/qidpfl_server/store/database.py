@@ -15,7 +15,7 @@ from alembic.util.exc import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from ..errors import CoordinatorError, DamagedState, StorageFull, StoreBusy
+from ..errors import DamagedState, StorageFull, StoreBusy
 
 _BUSY_TIMEOUT_S = 5.0
 _MIGRATIONS = Path(__file__).parent / "migrations"
@@ -88,13 +88,14 @@ def translated_errors() -> Iterator[None]:
     """Raise the errors of the database driver as `CoordinatorError`."""
     try:
         yield
-    except CoordinatorError:
-        raise
     except DBAPIError as error:
-        raise _translated(error) from error
+        raise translated(error) from error
 
 
-def _translated(error: DBAPIError) -> CoordinatorError:
+def translated(error: Exception) -> Exception:
+    """An error of the database driver as `CoordinatorError`; any other error as it is."""
+    if not isinstance(error, DBAPIError):
+        return error
     driver_error = error.orig
     if isinstance(driver_error, sqlite3.Error):
         # The low byte of an extended result code is its primary code. An error of the Python module has no code.

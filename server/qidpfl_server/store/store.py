@@ -1,34 +1,43 @@
-"""One writer for the whole process: writes that wait at the same time share one commit and one sync of names.
+"""The store: readers in their own transactions, and one writer thread that commits waiting writes together.
 
-Whoever waits for its write is answered only after the commit, so that acknowledged still means durable. A write that
-is refused rolls back to where it began and harms none of its neighbours.
+Writes that wait at the same time share one commit and one fsync of blob names. The store answers a write only after the
+commit, so that acknowledged means durable. A write that fails is rolled back to its savepoint; the others in the same
+commit are not affected.
 """
 
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 
 from ..errors import CoordinatorError, StoreBusy
 from .blobs import Blobs
-from .database import translated_errors
+from .database import translated, translated_errors
 from .transaction import Transaction
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 Work = Callable[[Transaction], Result]
-_LARGEST_BATCH = 128
+# A task and the number of one of its rounds.
+RoundKey = tuple[str, int]
+# Gets all items of a round that wait at the same time; returns, in order, the result or the error of each.
+BatchWork = Callable[[Transaction, str, int, Sequence[Item]], Sequence[Result | Exception]]
+_MAX_BATCH = 128
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Request:
-    work: Work[Any]
-    answer: Future[Any]
+    """A write that waits. One with a `round_key` is run together with others that have the same key and work."""
+
+    work: Callable[..., Any]
+    round_key: RoundKey | None = None
+    item: Any = None
+    answer: Future[Any] = field(default_factory=Future)
 
 
 class Store:
@@ -42,24 +51,24 @@ class Store:
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._listeners: list[Callable[[set[str]], None]] = []
         self._last_parts: list[Work[None]] = []
-        self._writer = threading.Thread(target=self._write_for_ever, name="store-writer", daemon=True)
+        self._writer = threading.Thread(target=self._run_writer, name="store-writer", daemon=True)
         self._writer.start()
 
     def on_commit(self, listener: Callable[[set[str]], None]) -> None:
-        """Call `listener` with the ids of the tasks that a commit has changed, from the writer's thread."""
+        """Call `listener` in the writer thread with the ids of the tasks that a commit has changed."""
         self._listeners.append(listener)
 
     def before_commit(self, work: Work[None]) -> None:
-        """Run `work` as the last part of every transaction that changes a task, in the writer's thread.
+        """Run `work` in the writer thread as the last part of every transaction that changes a task.
 
-        What it raises takes the whole transaction back.
+        An error that it raises rolls the whole transaction back.
         """
         self._last_parts.append(work)
 
     def read(self, work: Work[Result], *, snapshot: bool = False) -> Result:
-        """Run a function that only reads. Blocks; call it from a thread.
+        """Run a function that only reads. It blocks: call it from a thread.
 
-        A `snapshot` shows one moment throughout. SQLite always gives one; PostgreSQL by default one per statement.
+        With `snapshot` all statements see the same moment. SQLite always does this; PostgreSQL by default does not.
         """
         options: dict[str, Any] = {"read_only": True}
         if snapshot and self.engine.dialect.name == "postgresql":
@@ -72,31 +81,41 @@ class Store:
             return work(Transaction(connection, self.blobs))
 
     def write(self, work: Work[Result]) -> Result:
-        """Run a function that writes, and return when its effect is durable. Blocks; call it from a thread."""
-        result: Result = self._submit(work).result()
+        """Run a function that writes; return when its effect is durable. It blocks: call it from a thread."""
+        request = _Request(work)
+        self._waiting.put(request)
+        result: Result = request.answer.result()
         return result
 
     async def write_async(self, work: Work[Result]) -> Result:
         """Like `write`, for the event loop: no thread waits."""
-        result: Result = await asyncio.wrap_future(self._submit(work))
+        request = _Request(work)
+        self._waiting.put(request)
+        result: Result = await asyncio.wrap_future(request.answer)
+        return result
+
+    async def write_batched(self, work: BatchWork[Item, Result], round_key: RoundKey, item: Item) -> Result:
+        """Like `write_async`, for many small writes to one round: one call of `work` for all that wait together.
+
+        A batch is what arrived during the previous commit: a request never waits for a batch to fill. Raises the
+        error that `work` returned for this item, or the one that it raised for the batch.
+        """
+        request = _Request(work, round_key, item)
+        self._waiting.put(request)
+        result: Result = await asyncio.wrap_future(request.answer)
         return result
 
     def close(self) -> None:
-        """Finish what is waiting, then stop."""
+        """Finish the waiting writes, then stop."""
         self._waiting.put(None)
         self._writer.join()
         self.engine.dispose()
 
-    def _submit(self, work: Work[Result]) -> "Future[Result]":
-        answer: Future[Result] = Future()
-        self._waiting.put(_Request(work, answer))
-        return answer
-
-    def _write_for_ever(self) -> None:
+    def _run_writer(self) -> None:
         while (first := self._waiting.get()) is not None:
             batch = [first]
             stop = False
-            while len(batch) < _LARGEST_BATCH:
+            while len(batch) < _MAX_BATCH:
                 try:
                     following = self._waiting.get_nowait()
                 except queue.Empty:
@@ -105,59 +124,63 @@ class Store:
                     stop = True
                     break
                 batch.append(following)
-            self._commit_together(batch)
+            self._commit(batch)
             if stop:
                 return
 
-    def _commit_together(self, requests: list[_Request]) -> None:
-        # From here on nobody can take a request back: its effect may become durable.
+    def _commit(self, requests: list[_Request]) -> None:
+        # From here on a request cannot be cancelled: its effect may become durable.
         batch = [request for request in requests if request.answer.set_running_or_notify_cancel()]
-        outcomes: list[tuple[_Request, Any, BaseException | None]] = []
+        outcomes: list[tuple[_Request, Any]] = []
         touched: set[str] = set()
         try:
-            with translated_errors(), self.engine.begin() as connection:
+            with self.engine.begin() as connection:
                 transaction = Transaction(connection, self.blobs)
-                for request in batch:
-                    outcomes.append((request, *_outcome(transaction, request.work)))
-                if transaction.touched:
-                    for last_part in self._last_parts:
-                        last_part(transaction)
-                if transaction.published:
-                    self.blobs.sync_names()
-                if transaction.touched:
-                    transaction.count_commit()
+                for group in _grouped(batch):
+                    before = set(transaction.touched)
+                    try:
+                        with connection.begin_nested():
+                            if (round_key := group[0].round_key) is None:
+                                results = [group[0].work(transaction)]
+                            else:
+                                results = group[0].work(transaction, *round_key, [request.item for request in group])
+                    except Exception as error:
+                        transaction.touched = before
+                        results = [translated(error)] * len(group)
+                    outcomes += zip(group, results, strict=True)
+                self._finish(transaction)
                 touched = transaction.touched
                 self.local_commits += bool(touched)
         except Exception as error:
             self.local_commits -= bool(touched)
-            failure = error if isinstance(error, CoordinatorError) else StoreBusy(f"the commit failed: {error}")
-            for request in batch:
-                request.answer.set_exception(failure)
-            return
-        for listener in self._listeners:
-            listener(touched)
-        for request, result, refusal in outcomes:
-            if refusal is None:
-                request.answer.set_result(result)
+            failure = translated(error)
+            if not isinstance(failure, CoordinatorError):
+                failure = StoreBusy(f"the commit failed: {error}")
+            outcomes, touched = [(request, failure) for request in batch], set()
+        else:
+            for listener in self._listeners:
+                listener(touched)
+        for request, result in outcomes:
+            if isinstance(result, Exception):
+                request.answer.set_exception(result)
             else:
-                request.answer.set_exception(refusal)
+                request.answer.set_result(result)
+
+    def _finish(self, transaction: Transaction) -> None:
+        """The last steps before the commit."""
+        if transaction.touched:
+            for last_part in self._last_parts:
+                last_part(transaction)
+        if transaction.published:
+            self.blobs.sync_names()
+        if transaction.touched:
+            transaction.count_commit()
 
 
-def _outcome(transaction: Transaction, work: Work[Any]) -> tuple[Any, BaseException | None]:
-    try:
-        with _revertible(transaction):
-            return work(transaction), None
-    except Exception as error:
-        return None, error
-
-
-@contextmanager
-def _revertible(transaction: Transaction) -> Iterator[None]:
-    """A savepoint, and what the work had meant to announce, taken back together."""
-    touched = set(transaction.touched)
-    try:
-        with translated_errors(), transaction.connection.begin_nested():
-            yield
-    except BaseException:
-        transaction.touched = touched
-        raise
+def _grouped(batch: list[_Request]) -> list[list[_Request]]:
+    """Requests that run in one call, in the order of their first ones."""
+    groups: dict[object, list[_Request]] = {}
+    for request in batch:
+        key = request if request.round_key is None else (request.work, request.round_key)
+        groups.setdefault(key, []).append(request)
+    return list(groups.values())

@@ -20,7 +20,7 @@ from qidpfl_shared.protocol.wire import parse_content_digest
 from ...clock import SECOND
 from ...service.lifecycle import get_task
 from ...service.planning import mark_coming_back
-from ...service.submissions import BudgetAnswer, Delivery, StagedDelivery
+from ...service.submissions import BudgetAnswer, Delivery, StagedDelivery, accept_updates, declare_budgets
 from ...service.views import as_seen_by, round_result
 from ..auth import ClientId, Reader, RoundNumber, TaskId, bearer, identify, participant
 from ..context import Context, Ctx, get_context
@@ -114,7 +114,7 @@ async def put_budget(
 ) -> BudgetReceipt:
     """The Stage II answer. A client may change it once, to a decline, before its upload."""
     answer = BudgetAnswer(client_id=client_id, request=request, at=context.now())
-    receipt = await context.declarations.submit((task_id, round_number), answer)
+    receipt = await context.store.write_batched(declare_budgets, (task_id, round_number), answer)
     failpoint("declare.after_commit")
     return receipt
 
@@ -154,30 +154,30 @@ async def put_update(request: Request) -> Response:
     client_id = await participant(task_id, caller)
     round_number = _round_number.validate_python(request.path_params["round_number"])
     digest = parse_content_digest(request.headers.get("content-digest", ""))
-    delivery = Delivery(client_id=client_id, digest=digest, at=context.now())
-    receipt = await context.admissions.submit((task_id, round_number), delivery)
+    round_key = (task_id, round_number)
+    receipt = await context.admissions.submit(round_key, Delivery(client_id=client_id, digest=digest, at=context.now()))
     if receipt is None:
-        receipt = await _receive_update(context, (task_id, round_number), delivery, request)
+        byte_length = await _byte_length(context, task_id)
+        check_headers(request, byte_length)
+        failpoint("upload.before_body")
+        uploads = context.uploads
+        with context.store.blobs.stage() as blob:
+            async with uploads.queue.turn((round_key, client_id)) as line:
+                with line.reading():
+                    norm = await uploads.receive(blob, request.stream(), byte_length=byte_length, digest=digest)
+                staged = StagedDelivery(
+                    client_id=client_id, digest=digest, at=context.now(), blob=blob, squared_norm=norm
+                )
+                receipt = await context.store.write_batched(accept_updates, round_key, staged)
         failpoint("upload.after_commit")
     return Response(receipt.model_dump_json(), media_type="application/json")
 
 
-async def _receive_update(
-    context: Context, round_key: tuple[str, int], delivery: Delivery, request: Request
-) -> UpdateReceipt:
-    """Read the body of an upload; return its receipt when everything is durable."""
-    announced = await context.notifier.current(round_key[0])
+async def _byte_length(context: Context, task_id: str) -> int:
+    """The length of an update of a task."""
+    announced = await context.notifier.current(task_id)
     assert announced is not None
-    byte_length = announced.task.spec.layout.byte_length
-    check_headers(request, byte_length)
-    failpoint("upload.before_body")
-    client_id, digest, uploads = delivery.client_id, delivery.digest, context.uploads
-    with context.store.blobs.stage() as blob:
-        async with uploads.queue.turn((round_key, client_id)) as line:
-            with line.reading():
-                norm = await uploads.receive(blob, request.stream(), byte_length=byte_length, digest=digest)
-            staged = StagedDelivery(client_id=client_id, digest=digest, at=context.now(), blob=blob, squared_norm=norm)
-            return await context.deliveries.submit(round_key, staged)
+    return announced.task.spec.layout.byte_length
 
 
 @router.get(
