@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from qidpfl_client.training.flat_parameters import FlatParameters
 from qidpfl_client.training.per_sample.clipping import Clipper, fastest_clipper
-from qidpfl_client.training.per_sample.functional import transformed
+from qidpfl_client.training.per_sample.functional import gradients_by_vmap
 from qidpfl_shared.workloads.networks import build_network, layout_of
 
 CHUNKS = (16, 64, 256, 1024)
@@ -113,7 +113,7 @@ def methods_for(setting: Setting) -> dict[str, tuple[Pass, tuple[int, ...]]]:
     examples = torch.randn(3, *setting.record), torch.zeros(3, dtype=torch.int64)
     torch.set_num_threads(1)
     ours = fastest_clipper(network, parameters, *examples)
-    general = Clipper(network=network, parameters=parameters, method=transformed, advised_chunk=0)
+    general = Clipper(network=network, parameters=parameters, method=gradients_by_vmap, advised_chunk=0)
     chunks = tuple(chunk for chunk in CHUNKS if chunk <= setting.records)
     return {
         "plain, not private": (plain(network), (*chunks, min(ours.advised_chunk, setting.records))),

@@ -1,4 +1,4 @@
-"""Runs the commands: `python -m qidpfl_client`."""
+"""Runs the commands. This module exists for `python -m qidpfl_client` and the console script."""
 
 from .cli.app import main
 

@@ -15,14 +15,14 @@ from torch.nn import functional
 from qidpfl_client.training.flat_parameters import FlatParameters
 from qidpfl_client.training.per_sample.chunk_size import advised_chunk
 from qidpfl_client.training.per_sample.clipping import METHODS, Clipper, Method, clipped_update, fastest_clipper
-from qidpfl_client.training.per_sample.functional import one_by_one, transformed
-from qidpfl_client.training.per_sample.hooks import captured
+from qidpfl_client.training.per_sample.functional import gradients_by_vmap, gradients_one_by_one
+from qidpfl_client.training.per_sample.hooks import gradients_by_hooks
 from qidpfl_shared.workloads.networks import build_network, layout_of
 from support.training_networks import CASES, LABELS, RECORDS, Case, ChangesItsMind, Choosy, Overwritten
 
 CPU = torch.device("cpu")
 GENERAL: list[tuple[str, Method]] = [(name, method) for name in CASES for method in METHODS[1:]]
-RULED: list[tuple[str, Method]] = [(name, captured) for name, case in CASES.items() if case.ruled]
+RULED: list[tuple[str, Method]] = [(name, gradients_by_hooks) for name, case in CASES.items() if case.ruled]
 
 
 class Setting(NamedTuple):
@@ -93,7 +93,7 @@ def test_a_method_gives_what_a_loop_over_records_gives(name: str, method: Method
 def test_the_fastest_method_that_is_right_is_chosen(name: str) -> None:
     case = setting(CASES[name])
     chosen = fastest_clipper(case.network, case.parameters, case.inputs, case.labels)
-    assert chosen.method is (captured if CASES[name].ruled else transformed)
+    assert chosen.method is (gradients_by_hooks if CASES[name].ruled else gradients_by_vmap)
     # Also for fewer records than those that it was chosen with.
     few = case._replace(inputs=case.inputs[:2], labels=case.labels[:2])
     assert_clips_like_a_loop(chosen, few, bound=middle_norm(case))
@@ -102,26 +102,26 @@ def test_the_fastest_method_that_is_right_is_chosen(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.ruled and name != "time first"])
 def test_the_rules_themselves_see_what_they_do_not_cover(name: str) -> None:
     case = setting(CASES[name])
-    assert captured(case.network, case.inputs, case.labels) is None
+    assert gradients_by_hooks(case.network, case.inputs, case.labels) is None
 
 
 def test_the_rules_see_that_what_entered_a_layer_is_no_longer_there() -> None:
     case = setting(Case(Overwritten, (6,)))
-    assert captured(case.network, case.inputs, case.labels) is None
+    assert gradients_by_hooks(case.network, case.inputs, case.labels) is None
 
 
 def test_what_torch_cannot_transform_is_done_one_by_one() -> None:
     case = setting(Case(Choosy, (6,)))
     chosen = fastest_clipper(case.network, case.parameters, case.inputs, case.labels)
-    assert chosen.method is one_by_one
+    assert chosen.method is gradients_one_by_one
     assert_clips_like_a_loop(chosen, case, bound=middle_norm(case))
 
 
 def test_a_rule_is_dropped_for_records_that_it_does_not_hold_for() -> None:
     case = setting(Case(ChangesItsMind, (6,)))
     chosen = fastest_clipper(case.network, case.parameters, case.inputs[:3], case.labels[:3])
-    assert chosen.method is captured
-    assert captured(case.network, case.inputs, case.labels) is None
+    assert chosen.method is gradients_by_hooks
+    assert gradients_by_hooks(case.network, case.inputs, case.labels) is None
 
 
 @pytest.mark.parametrize("name", ["deep", "lenet", "layer norm", "tied"])

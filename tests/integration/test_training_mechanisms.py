@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from qidpfl_client.errors import ClientError
 from qidpfl_client.noise import UnsafeSeededNoise
 from qidpfl_client.training import data_loader
-from qidpfl_client.training.batches import epoch_batches
+from qidpfl_client.training.data_loader import epoch_batches
 from qidpfl_client.training.devices import choose_device
 from qidpfl_client.training.trainer import Trainer
 from qidpfl_shared.core.arguments import Vector

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from torch import nn
 
-from qidpfl_client.training.batches import epoch_batches
+from qidpfl_client.training.data_loader import epoch_batches
 from qidpfl_shared.core.arguments import Vector
 from qidpfl_shared.protocol.mechanism_specs import (
     BoltOn,

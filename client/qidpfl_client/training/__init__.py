@@ -1,1 +1,1 @@
-"""What a client computes from its records: the mechanisms, per-record clipping, noise. Needs torch."""
+"""Local training: mechanisms, per-record clipping and noise. Needs torch."""

@@ -1,4 +1,4 @@
-"""Where the network runs."""
+"""The device on which the network runs."""
 
 import torch
 
@@ -8,7 +8,10 @@ CHOICES = "auto, cpu, cuda, cuda:N or mps"
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of this name; `auto` takes the first that is there of cuda, mps and cpu."""
+    """The device of this name; `auto` takes the first available one of cuda, mps and cpu.
+
+    Raises `ClientError` if the name is unknown or this machine does not have the device.
+    """
     kind, colon, index = name.partition(":")
     match kind:
         case "auto" if not colon:
@@ -17,7 +20,7 @@ def choose_device(name: str) -> torch.device:
             return torch.device("cpu")
         case "mps" if not colon:
             if not _has_mps():
-                raise ClientError("device mps: this machine or this build of torch has none")
+                raise ClientError("device mps: not available on this machine or in this build of torch")
             return torch.device("mps")
         case "cuda" if not colon or index.isdecimal():
             return _cuda(int(index) if colon else None)
@@ -25,7 +28,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:
-    """The widest floating-point type of a device: sums over many records are kept in it."""
+    """The widest floating-point type of a device, used for sums over many records."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 

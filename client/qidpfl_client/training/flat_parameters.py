@@ -14,7 +14,7 @@ from .devices import wide_dtype
 
 
 class FlatParameters:
-    """The parameters of a network, laid one after the other in `vector`: writing there changes the network."""
+    """The parameters of a network as views of one `vector`: a write to the vector changes the network."""
 
     def __init__(self, network: nn.Module, layout: TensorLayout, device: torch.device) -> None:
         network.to(device=device, dtype=torch.float32)
@@ -28,11 +28,11 @@ class FlatParameters:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the parameters."""
         return self.vector.device
 
     def load(self, model: Vector32) -> None:
-        """The network takes this model."""
+        """Copy a model into the network; raises `LayoutMismatch` if its size differs."""
         if model.shape != tuple(self.vector.shape):
             raise LayoutMismatch(f"the model has shape {model.shape}, the network {self.vector.numel()} parameters")
         self.vector.copy_(torch.from_numpy(np.array(model, dtype=np.float32)))

@@ -12,7 +12,7 @@ from qidpfl_shared.protocol.mechanism_specs import BoltOn, GradientOnce, NoisyEp
 
 from ..errors import ClientError
 from ..noise import NoiseSource
-from .batches import epoch_batches
+from .data_loader import epoch_batches
 from .flat_parameters import LocalUpdate
 from .objective import Objective
 from .per_sample.clipping import clipped_update

@@ -1,4 +1,4 @@
-"""`Trainer`: the records of one client, and what they release in a round."""
+"""`Trainer`: computes what a client releases in a round."""
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,9 @@ from .objective import Objective, make_objective
 
 
 class Trainer:
-    """A network and the records of one client, ready to train. The network becomes the trainer's own.
+    """Trains a network on the records of one client. The trainer changes the network.
 
-    `chunk` is how many records are computed at once; without it a number that keeps the memory bounded.
+    `chunk` is the number of records in one pass; the default keeps memory bounded.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Trainer:
     def release(
         self, *, privacy: PrivacySpec, model: Vector32, rho: float | None, noise: NoiseSource, name: str
     ) -> npt.NDArray[np.float64]:
-        """The flat upload of a round, in the order of the layout: the mechanism's computation, with noise for `rho`.
+        """The flat upload of a round, in the order of the layout: the result of the mechanism, with noise for `rho`.
 
-        `name` tells this release from all others of the same task: the order of records follows from it, and so does
-        seeded noise. `rho` is None if and only if the task's noise is off.
+        `name` must differ for each release of a task: it determines the order of records, and seeded noise. `rho` is
+        None if and only if the task uses no noise.
         """
         if privacy.noise == (rho is None):
-            raise ClientError("a budget is needed if the task's noise is on, and only then")
+            raise ClientError("a task with noise needs a budget, and a task without noise takes none")
         self._objective.parameters.load(model)
         upload = self._compute(privacy.mechanism, ReleaseNoise(source=noise, rho=rho, release=name))
         values: npt.NDArray[np.float64] = upload.to("cpu", torch.float64).numpy()
@@ -69,7 +69,7 @@ class Trainer:
                 return bolt_on(self._with_features_bounded(mechanism.feature_norm), mechanism, noise)
 
     def _with_features_bounded(self, norm: float) -> Objective:
-        """Made once for all rounds of a task."""
+        """The objective with bounded features, made once for all rounds of a task."""
         if self._bounded is None or self._bounded[0] != norm:
             objective = self._objective.with_features_bounded(norm)
             check_softmax_regression(objective)

@@ -1,1 +1,1 @@
-"""Gradients of single records, clipped."""
+"""Per-sample gradients and their clipping."""

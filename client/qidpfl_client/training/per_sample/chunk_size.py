@@ -1,18 +1,18 @@
-"""How many records a pass may hold at once."""
+"""The number of records in one pass."""
 
 import torch
 from torch import Tensor, nn
 
-# What a pass holds should stay in the cache of a processor, and should fill a graphics card without filling its memory.
+# Bytes that one pass may hold: on a CPU they should fit the cache, on a GPU a part of its memory.
 _WORKING_SET = {"cpu": 24 * 2**20}
 _WORKING_SET_ELSEWHERE = 512 * 2**20
-# A pass holds every activation, its gradient, and something of either in between.
+# A pass holds each activation, its gradient, and intermediate results.
 _COPIES = 3
 _LARGEST_CHUNK = 8192
 
 
 def bytes_kept(network: nn.Module, inputs: Tensor, *, besides: Tensor) -> int:
-    """How many bytes a forward pass keeps for the backward pass, besides the parameters."""
+    """The bytes that a forward pass keeps for the backward pass, without the parameters."""
     storages = {besides.untyped_storage().data_ptr(): 0}
 
     def note(tensor: Tensor) -> Tensor:
@@ -21,11 +21,11 @@ def bytes_kept(network: nn.Module, inputs: Tensor, *, besides: Tensor) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         answers = network(inputs)
-    # The graph must live until now, or the memory of one layer would be counted as that of the next.
+    # `answers` keeps the graph alive until here. Otherwise a layer could reuse the address of an earlier one.
     return sum(storages.values(), start=int(answers.numel() * answers.element_size()))
 
 
 def advised_chunk(*, activations: int, gradients: int, device: torch.device) -> int:
-    """How many records to compute at once, if each keeps so many bytes of activations and of gradients."""
+    """The number of records in one pass, for these bytes of activations and gradients per record."""
     room = _WORKING_SET.get(device.type, _WORKING_SET_ELSEWHERE)
     return max(1, min(_LARGEST_CHUNK, room // max(1, _COPIES * activations + gradients)))

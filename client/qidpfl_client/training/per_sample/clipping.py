@@ -1,7 +1,7 @@
-"""Clipping: of the gradient of every single record, and of an update as a whole.
+"""Clipping of the gradient of each record, and of an update as a whole.
 
-Either way the norm is that of all parameters together. What has no finite norm counts as zero, so that no model,
-however hostile, makes a record count for more than the bound.
+The norm is that of all parameters together. A vector without a finite norm counts as zero, so that even a hostile
+model cannot make a record contribute more than the bound.
 """
 
 import math
@@ -14,23 +14,23 @@ from torch import Tensor, nn
 from ..devices import wide_dtype
 from ..flat_parameters import FlatParameters
 from .chunk_size import advised_chunk, bytes_kept
-from .functional import one_by_one, transformed
+from .functional import gradients_by_vmap, gradients_one_by_one
 from .gradients import Contribution
-from .hooks import captured
+from .hooks import gradients_by_hooks
 
 Contributions = list[Contribution | None]
 Method = Callable[[nn.Module, Tensor, Tensor], Contributions | None]
 
-# The fastest first; the last is the definition.
-METHODS: tuple[Method, ...] = (captured, transformed, one_by_one)
-# A hair below the bound, so that rounding cannot lift a vector above it.
+# The fastest method first; the last one is the definition.
+METHODS: tuple[Method, ...] = (gradients_by_hooks, gradients_by_vmap, gradients_one_by_one)
+# Slightly below the bound, so that rounding cannot move a vector above it.
 _BELOW = 1 - 1e-6
 _AGREEMENT = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clipper:
-    """Sums of clipped gradients of a network, by one of the methods."""
+    """Computes sums of clipped gradients with one of the methods."""
 
     network: nn.Module
     parameters: FlatParameters
@@ -38,11 +38,11 @@ class Clipper:
     advised_chunk: int
 
     def clipped_sum(self, inputs: Tensor, labels: Tensor, *, bound: float) -> Tensor:
-        """The sum of the records' gradients, each clipped to the bound: flat, in wide numbers."""
+        """The sum of the per-record gradients, each clipped to `bound`: a flat vector of the widest type."""
         contributions = self.method(self.network, inputs, labels)
         if contributions is None:
-            # The network took another way for these records than for the examples.
-            contributions = one_by_one(self.network, inputs, labels)
+            # The network computed these records in another way than the examples.
+            contributions = gradients_one_by_one(self.network, inputs, labels)
         with torch.no_grad():
             squared = squared_norms(contributions, like=inputs)
             usable = squared.isfinite()
@@ -50,20 +50,20 @@ class Clipper:
                 factors = clip_factors(squared, bound=bound)
                 sums = [None if part is None else part.weighted_sum(factors) for part in contributions]
                 return self.parameters.flatten(sums).to(wide_dtype(inputs.device))
-        # Zero times infinity is not zero: such records are left out, not weighted.
+        # Leave such records out instead of giving them weight 0: zero times infinity is not zero.
         if bool(usable.any()):
             return self.clipped_sum(inputs[usable], labels[usable], bound=bound)
         return torch.zeros_like(self.parameters.vector, dtype=wide_dtype(inputs.device))
 
 
 def fastest_clipper(network: nn.Module, parameters: FlatParameters, inputs: Tensor, labels: Tensor) -> Clipper:
-    """A clipper by the first of the methods that agrees with the definition on these few records."""
-    truth = squared_norms(one_by_one(network, inputs, labels), like=inputs)
+    """A clipper with the first method that agrees with the definition on these few records."""
+    truth = squared_norms(gradients_one_by_one(network, inputs, labels), like=inputs)
     for method in METHODS:
         try:
             found = method(network, inputs, labels)
         except (RuntimeError, NotImplementedError):
-            # What torch cannot transform, such as a choice that depends on the data, is done one by one.
+            # Torch cannot transform this network, for example because it branches on the data.
             continue
         if found is not None and _agree(squared_norms(found, like=inputs), truth):
             break
@@ -77,7 +77,7 @@ def fastest_clipper(network: nn.Module, parameters: FlatParameters, inputs: Tens
 
 
 def squared_norms(contributions: Contributions, *, like: Tensor) -> Tensor:
-    """The squared norm of every record's gradient, over all parameters."""
+    """The squared norm of the gradient of each record, over all parameters."""
     total = like.new_zeros(len(like))
     for part in contributions:
         if part is not None:
@@ -86,12 +86,12 @@ def squared_norms(contributions: Contributions, *, like: Tensor) -> Tensor:
 
 
 def clip_factors(squared: Tensor, *, bound: float) -> Tensor:
-    """What to multiply vectors of these squared norms with, so that none is longer than the bound."""
+    """The factors that shorten vectors of these squared norms to at most `bound`."""
     return (bound * _BELOW / squared.sqrt().clamp(min=torch.finfo(squared.dtype).tiny)).clamp(max=1)
 
 
 def clipped_update(update: Tensor, *, bound: float) -> Tensor:
-    """The whole vector, shortened to the bound if it is longer."""
+    """The vector, shortened to `bound` if it is longer."""
     norm = float(torch.linalg.vector_norm(update))
     if not math.isfinite(norm):
         return torch.zeros_like(update)

@@ -1,4 +1,4 @@
-"""Gradients of single records in the general way: slow, but of any network."""
+"""Per-sample gradients for any network. Slower than the rules for single layers."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,8 @@ from torch.nn import functional
 from .gradients import Contribution, Rows
 
 
-def transformed(network: nn.Module, inputs: Tensor, labels: Tensor) -> list[Contribution | None]:
-    """One row per record and parameter, by torch's own vectorising transform."""
+def gradients_by_vmap(network: nn.Module, inputs: Tensor, labels: Tensor) -> list[Contribution | None]:
+    """One row per record and parameter, with `torch.func.vmap`."""
     named = {name: tensor.detach() for name, tensor in network.named_parameters()}
     kept = dict(network.named_buffers())
 
@@ -24,13 +24,13 @@ def transformed(network: nn.Module, inputs: Tensor, labels: Tensor) -> list[Cont
     return [Rows(rows[name]) for name in named]
 
 
-def one_by_one(network: nn.Module, inputs: Tensor, labels: Tensor) -> list[Contribution | None]:
-    """One row per record and parameter, a backward pass for each record: the definition, in code."""
+def gradients_one_by_one(network: nn.Module, inputs: Tensor, labels: Tensor) -> list[Contribution | None]:
+    """One row per record and parameter, with a backward pass per record. This is the definition."""
     tensors = list(network.parameters())
     rows: list[list[Tensor]] = [[] for _ in tensors]
     for entered, label in zip(inputs, labels, strict=True):
         loss = functional.cross_entropy(network(entered[None]), label[None])
         found = torch.autograd.grad(loss, tensors, allow_unused=True)
-        for own, tensor, gradient in zip(rows, tensors, found, strict=True):
-            own.append(torch.zeros_like(tensor) if gradient is None else gradient)
-    return [Rows(torch.stack(own)) for own in rows]
+        for row, tensor, gradient in zip(rows, tensors, found, strict=True):
+            row.append(torch.zeros_like(tensor) if gradient is None else gradient)
+    return [Rows(torch.stack(row)) for row in rows]

@@ -1,7 +1,7 @@
-"""What the records of a batch contribute to the gradient of one parameter, in the form that is cheapest to clip.
+"""The per-record parts of the gradient of one parameter, in the form that is cheapest to clip.
 
-Clipping asks for two things: the squared norm of every record's part, and the sum of the parts weighted by the clip
-factors. Neither needs the parts themselves where they are products.
+Clipping needs the squared norm of each part, and the sum of the parts weighted by the clip factors. If the parts are
+products, both can be computed without the parts themselves.
 """
 
 from typing import Protocol
@@ -16,12 +16,12 @@ _NARROW = 2048
 
 
 class Contribution(Protocol):
-    """The parts of a gradient that belong to the records of a batch; `width` numbers are held of each."""
+    """The per-record parts of one gradient. `width` is how many numbers are stored per record."""
 
     width: int
 
     def squared_norms(self) -> Tensor:
-        """|part|² of every record."""
+        """|part|² of each record."""
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """Σ factor·part over the records, flat."""
@@ -42,7 +42,7 @@ class Rows:
 
 
 class Products:
-    """Every record's part is the outer product of two vectors: |g·aᵀ| = |g|·|a|."""
+    """Each part is the outer product of two vectors: |g·aᵀ| = |g|·|a|."""
 
     def __init__(self, left: Tensor, right: Tensor) -> None:
         self._left = left
@@ -57,7 +57,7 @@ class Products:
 
 
 class SummedProducts:
-    """Every record's part is a sum of few outer products: |Σ g·aᵀ|² = Σ (g·g')(a·a') over all pairs of them."""
+    """Each part is a sum of few outer products: |Σ g·aᵀ|² = Σ (g·g')(a·a') over all pairs of them."""
 
     def __init__(self, left: Tensor, right: Tensor) -> None:
         self._left = left
@@ -65,7 +65,7 @@ class SummedProducts:
         self.width = left[0].numel() + right[0].numel()
 
     def squared_norms(self) -> Tensor:
-        # Wide, because the terms may cancel.
+        # In the widest type, because the terms may cancel.
         left, right = (side.to(wide_dtype(side.device)) for side in (self._left, self._right))
         pairs = torch.bmm(left, left.mT) * torch.bmm(right, right.mT)
         return pairs.sum((1, 2)).clamp(min=0).to(self._left.dtype)
@@ -76,7 +76,7 @@ class SummedProducts:
 
 
 class Lookups:
-    """Every record's part has one gradient in each of the rows of a table that it looked up, added where they agree."""
+    """Each part has one gradient per looked-up row of a table; gradients of the same row are added."""
 
     def __init__(self, indices: Tensor, gradients: Tensor, *, rows: int) -> None:
         self._indices = indices
@@ -96,7 +96,7 @@ class Lookups:
 
 
 def sum_of_products(left: Tensor, right: Tensor) -> Contribution:
-    """The best form of Σ_t left[:, t]·right[:, t]ᵀ, for tensors (record, t, width): by what each would multiply."""
+    """The cheapest form of Σ_t left[:, t]·right[:, t]ᵀ, for tensors (record, t, width)."""
     terms, widths = left.shape[1], (left.shape[2], right.shape[2])
     if terms == 1:
         return Products(left[:, 0], right[:, 0])
@@ -106,7 +106,7 @@ def sum_of_products(left: Tensor, right: Tensor) -> Contribution:
 
 
 def summed_is_better(*, terms: int, widths: tuple[int, int]) -> bool:
-    """Whether the pairs of so many terms are fewer numbers than the sum of their products has."""
+    """Whether all pairs of the terms cost less than the sum of their products."""
     return terms * terms * sum(widths) < widths[0] * widths[1]
 
 
@@ -114,6 +114,6 @@ def _squared_lengths(rows: Tensor) -> Tensor:
     if rows.shape[1] <= _NARROW:
         lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
         return lengths.square()
-    # Torch's norm of a long row is wrong by more than clipping allows, and all squares at once do not fit the cache.
+    # For long rows the error of torch's norm is too large for clipping. Blocks keep the squares in the cache.
     block = max(1, _BLOCK // rows.shape[1])
     return torch.cat([part.square().sum(1) for part in torch.split(rows, block)])

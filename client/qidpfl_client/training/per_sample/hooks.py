@@ -1,13 +1,12 @@
-"""Gradients of single records from one ordinary pass: what went into every layer, and the gradient of what came out.
+"""Per-sample gradients from one ordinary pass: hooks record the input of each layer, and the gradient of its output.
 
-The backward pass stops at the layers' outputs: the gradients of the parameters themselves are never computed by it.
+The backward pass stops at the outputs of the layers: it never computes the gradients of the parameters.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from .layer_rules import RULES, contributions_of
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a layer. The edge stays what it was even if the output is changed in place afterwards."""
+    """One call of a layer. The edge stays valid if the output is later changed in place."""
 
     layer: nn.Module
     entered: Tensor
@@ -28,10 +27,11 @@ class _Call:
     edge: GradientEdge
 
 
-def captured(network: nn.Module, inputs: Tensor, labels: Tensor) -> list[Contribution | None] | None:
-    """What each record contributes to each parameter (None: nothing); None at all where no rule can tell for certain.
+def gradients_by_hooks(network: nn.Module, inputs: Tensor, labels: Tensor) -> list[Contribution | None] | None:
+    """The contribution of each record to each parameter, None for a parameter without one.
 
-    That is so if a layer has no rule, is called twice, shares a parameter, or sees records beyond its first dimension.
+    Returns None if the rules do not cover the network: a layer has no rule, is called twice, shares a parameter, or
+    has records outside its first dimension.
     """
     calls: list[_Call] = []
     with _watched(network, calls):
@@ -55,7 +55,7 @@ def captured(network: nn.Module, inputs: Tensor, labels: Tensor) -> list[Contrib
 
 @contextmanager
 def _watched(network: nn.Module, calls: list[_Call]) -> Iterator[None]:
-    def note(layer: nn.Module, entered: tuple[Any, ...], output: Tensor) -> None:
+    def note(layer: nn.Module, entered: tuple[Tensor, ...], output: Tensor) -> None:
         if entered and output.requires_grad:
             calls.append(_Call(layer, entered[0].detach(), entered[0]._version, get_gradient_edge(output)))
 
@@ -68,7 +68,7 @@ def _watched(network: nn.Module, calls: list[_Call]) -> Iterator[None]:
 
 
 def _each_used_by_one_call(loss: Tensor, calls: list[_Call], parameters: list[nn.Parameter]) -> bool:
-    """Whether everything that the loss knows of the parameters went through the calls, each of them once."""
+    """Whether each parameter reaches the loss through at most one recorded call, and in no other way."""
     called = Counter(parameter for call in calls for parameter in call.layer.parameters(recurse=False))
     used = _uses(loss)
     return all(called[parameter] == used[parameter] <= 1 for parameter in parameters)

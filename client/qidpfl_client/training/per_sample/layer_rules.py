@@ -1,6 +1,6 @@
-"""How the usual layers turn what went in, and the gradient of what came out, into the gradients of their parameters.
+"""Rules for common layers: from the input, and the gradient of the output, to the gradients of the parameters.
 
-A rule returns None where it does not apply; then the network is clipped record by record in the general way.
+A rule returns None if it does not apply; the client then uses a general method for the whole network.
 """
 
 import math
@@ -14,14 +14,15 @@ from torch.nn import functional
 from .gradients import Contribution, Lookups, Rows, SummedProducts, sum_of_products, summed_is_better
 
 Contributions = dict[str, Contribution]
-# Numbers in a block of windows: they are copied, and stay in the processor's cache until they are multiplied.
+# Numbers in a block of windows: the copy should stay in the cache until it is multiplied.
 _BLOCK = 1 << 20
+# The layer is Any because each rule takes the one class that it is registered for.
 Rule = Callable[[Any, Tensor, Tensor], Contributions | None]
 
 
 def contributions_of(layer: nn.Module, entered: Tensor, gradient: Tensor) -> Contributions | None:
-    """What each record contributes to the layer's parameters, by their names; None: there is no rule."""
-    # The exact type: a subclass may compute anything.
+    """The contributions to the parameters of a layer, by name; None without a rule."""
+    # The exact type: a subclass may compute something else.
     rule = RULES.get(type(layer))
     return None if rule is None else rule(layer, entered, gradient)
 
@@ -55,7 +56,7 @@ def _convolution(layer: nn.Conv1d | nn.Conv2d, entered: Tensor, gradient: Tensor
 
 
 def _windows(layer: nn.Conv1d | nn.Conv2d, entered: Tensor) -> Tensor:
-    """What the kernel saw at each place: a view (record, channel, kernel…, height, width); a signal has height 1."""
+    """The input of the kernel at each place, as a view (record, channel, kernel…, height, width)."""
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     padding = _padding(layer)
     seen = functional.pad(entered, padding, mode=mode) if any(padding) else entered
@@ -69,7 +70,7 @@ def _windows(layer: nn.Conv1d | nn.Conv2d, entered: Tensor) -> Tensor:
 
 
 def _padding(layer: nn.Conv1d | nn.Conv2d) -> list[int]:
-    """Before and after, the last axis first: as torch pads."""
+    """The padding before and after each axis, last axis first, as `torch.nn.functional.pad` takes it."""
     if layer.padding == "valid":
         return [0] * 2 * len(layer.kernel_size)
     if isinstance(layer.padding, str):  # "same"
