@@ -46,7 +46,8 @@ RULES: dict[str, set[str]] = {
     },
     "qidpfl_server.api": {
         *("anyio", "fastapi", "prometheus_client", "pydantic", "starlette", "structlog"),
-        *("qidpfl_server", "qidpfl_server.store", "qidpfl_server.service", "qidpfl_server.ops"),
+        *("qidpfl_server", "qidpfl_server.store", "qidpfl_server.plugins", "qidpfl_server.service"),
+        "qidpfl_server.ops",
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
     "qidpfl_server.cli": {
@@ -78,7 +79,10 @@ RULES: dict[str, set[str]] = {
     },
     # run -> results <- analysis <- report
     "qidpfl_experiments": {"pydantic", "qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"},
-    "qidpfl_experiments.results": {"pydantic", "qidpfl_experiments", "qidpfl_shared"},
+    "qidpfl_experiments.results": {
+        *("pydantic", "qidpfl_experiments"),
+        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
+    },
     "qidpfl_experiments.analysis": {"scipy", "qidpfl_experiments", "qidpfl_experiments.results"},
     "qidpfl_experiments.report": {
         *("jinja2", "matplotlib", "qidpfl_shared.core"),
