@@ -1,6 +1,6 @@
-"""The claims: what the paper says of its experiments, what a fair comparison adds, and how each is measured.
+"""The claims: what the paper says about its experiments, our controls, and how each claim is measured.
 
-A claim is one or more comparisons on the same seeds, all of which it needs. Nothing here is a result.
+A claim consists of one or more comparisons on the same seeds and needs all of them. No results are stored here.
 """
 
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from enum import StrEnum
 from ..methods import Method
 from .verdicts import ClaimRule, Order
 
-# Five seeds do not resolve smaller differences in accuracy, in points.
+# Smaller differences in accuracy, in points, cannot be resolved with five seeds.
 ACCURACY_RESOLUTION = 0.3
-# Methods are alike if their accuracies are nearer than this, in points.
+# Methods are alike if their accuracies differ by less than this, in points.
 ACCURACY_MARGIN = 1.0
-# Money and model costs are exact; differences of less than this, in percent, are not worth a claim.
+# Rewards and model costs are exact. Differences below this, in percent, do not support a claim.
 MONEY_RESOLUTION = 1.0
 
 
 class Metric(StrEnum):
-    """What is compared."""
+    """The quantity that is compared."""
 
     ACCURACY = "accuracy"
     LEARNING = "mean accuracy over the rounds"
@@ -28,12 +28,12 @@ class Metric(StrEnum):
 
     @property
     def unit(self) -> str:
-        """In what differences are given: points of accuracy, or percent of the second method's value."""
+        """The unit of a difference: points of accuracy, or percent of the second method's value."""
         return "points" if self in (Metric.ACCURACY, Metric.LEARNING) else "%"
 
 
 class Source(StrEnum):
-    """Whose claim it is."""
+    """Who makes the claim."""
 
     PAPER = "paper"
     CONTROL = "control"
@@ -43,10 +43,10 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One method against another by one measure.
+    """One method compared with another by one metric.
 
-    Growth has no second method: it compares the last round with the first. `beyond_iid`: the effect in a Non-IID
-    partition minus the effect among IID clients.
+    Growth has no second method: it compares the last round with the first. With `beyond_iid` the effect is that of a
+    Non-IID partition minus that of the IID partition.
     """
 
     metric: Metric
@@ -58,7 +58,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim in our words, where it is made, and the comparisons it needs."""
+    """A claim in our words, where it is made, and its comparisons."""
 
     identifier: str
     says: str
@@ -73,15 +73,15 @@ LESS_MONEY = ClaimRule(order=Order.LOWER, amount=MONEY_RESOLUTION)
 ARGMIN = ClaimRule(
     order=Order.LOWER,
     amount=0.0,
-    because="QI-DPFL's reward is by definition the one with the least cost for these clients",
+    because="by definition QI-DPFL pays the reward with the lowest cost for these clients",
 )
 BELOW_MAX = ClaimRule(
-    order=Order.LOWER, amount=0.0, because="Max pays by definition the most that any method may pay in a round"
+    order=Order.LOWER, amount=0.0, because="by definition Max pays the largest reward that a method may pay in a round"
 )
 DISCOUNT = ClaimRule(
     order=Order.HIGHER,
     amount=0.0,
-    because="discounting alone makes later payments cheaper: each round the factor π^(-1/2), whatever the data",
+    because="the discount alone makes later payments cheaper, by the factor π^(-1/2) per round, for any data",
 )
 
 
@@ -92,7 +92,7 @@ def _compared(metric: Metric, rule: ClaimRule, first: str, *seconds: str) -> tup
 PAPER_CLAIMS = (
     Claim(
         identifier="selection-accuracy",
-        says="Keeping only clients near the reference makes the model more accurate than keeping everybody.",
+        says="Keeping only clients near the reference makes the model more accurate than keeping all clients.",
         where="Section V-B, Figs. 3a–6a",
         source=Source.PAPER,
         comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "fedavg-select", "fedavg"),
@@ -106,7 +106,7 @@ PAPER_CLAIMS = (
     ),
     Claim(
         identifier="private-beats-fedavg",
-        says="Noise included, QI-DPFL is more accurate, and learns faster, than FedAvg without noise.",
+        says="QI-DPFL with noise is more accurate and learns faster than FedAvg without noise.",
         where="Section V-B, Figs. 3a, 4a, 6a",
         source=Source.PAPER,
         comparisons=(
@@ -123,7 +123,7 @@ PAPER_CLAIMS = (
     ),
     Claim(
         identifier="fedavg-dp-lowest",
-        says="Of the four models FedAvg-DP is the least accurate.",
+        says="FedAvg-DP is the least accurate of the four models.",
         where="Section V-B, Figs. 3a, 4a, 6a",
         source=Source.PAPER,
         comparisons=tuple(
@@ -133,28 +133,28 @@ PAPER_CLAIMS = (
     ),
     Claim(
         identifier="like-fedavg-select",
-        says="Despite its noise QI-DPFL is about as accurate as FedAvg-select.",
+        says="QI-DPFL with noise is about as accurate as FedAvg-select without noise.",
         where="Section V-B, Figs. 4a–6a",
         source=Source.PAPER,
         comparisons=_compared(Metric.ACCURACY, ALIKE, "qi-dpfl", "fedavg-select"),
     ),
     Claim(
         identifier="like-max-select",
-        says="QI-DPFL is about as accurate as paying the most in every round.",
+        says="QI-DPFL is about as accurate as Max-select, which pays the largest reward in every round.",
         where="Section V-B, Figs. 3b–6b",
         source=Source.PAPER,
         comparisons=_compared(Metric.ACCURACY, ALIKE, "qi-dpfl", "max-select"),
     ),
     Claim(
         identifier="lowest-cost",
-        says="QI-DPFL has the lowest server cost of all strategies, the clients being the same.",
+        says="QI-DPFL has the lowest server cost of all strategies with the same clients.",
         where="Section V-B, Figs. 3c–6c",
         source=Source.PAPER,
         comparisons=_compared(Metric.COST, ARGMIN, "qi-dpfl", "max-select", "random-select"),
     ),
     Claim(
         identifier="lowest-cost-everybody",
-        says="QI-DPFL has a lower server cost than strategies that keep everybody.",
+        says="QI-DPFL has a lower server cost than strategies that keep all clients.",
         where="Section V-B, Figs. 3c–6c",
         source=Source.PAPER,
         comparisons=_compared(Metric.COST, LESS_MONEY, "qi-dpfl", "fedavg-dp", "max", "random"),
@@ -175,7 +175,7 @@ PAPER_CLAIMS = (
     ),
     Claim(
         identifier="non-iid-advantage",
-        says="What QI-DPFL gains over FedAvg-DP is larger on Non-IID data than on IID data.",
+        says="The gain of QI-DPFL over FedAvg-DP is larger on Non-IID data than on IID data.",
         where="Section V-B, last paragraph",
         source=Source.PAPER,
         comparisons=(
@@ -186,7 +186,7 @@ PAPER_CLAIMS = (
     ),
     Claim(
         identifier="reward-grows",
-        says="The reward grows over the rounds, because better data is needed towards the end.",
+        says="The reward grows over the rounds because later rounds need better data.",
         where="Section IV-A, after Theorem 2",
         source=Source.PAPER,
         comparisons=(Comparison(metric=Metric.GROWTH, first="qi-dpfl", rule=DISCOUNT),),
@@ -196,42 +196,42 @@ PAPER_CLAIMS = (
 OUR_CLAIMS = (
     Claim(
         identifier="selection-against-blind",
-        says="Clients near the reference are better than equally many that were chosen blindly.",
+        says="Clients near the reference give a more accurate model than equally many random clients.",
         where="our control for selection-accuracy",
         source=Source.CONTROL,
         comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "fedavg-select", "blind"),
     ),
     Claim(
         identifier="qi-dpfl-against-blind",
-        says="QI-DPFL is better than the same game and money with equally many blindly chosen clients.",
+        says="QI-DPFL is more accurate than the same game and rewards with equally many random clients.",
         where="our control for beats-fedavg-dp",
         source=Source.CONTROL,
         comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl", "blind-dp"),
     ),
     Claim(
         identifier="beats-fair-fedavg-dp",
-        says="QI-DPFL is more accurate than FedAvg-DP with the reward that is best for everybody.",
+        says="QI-DPFL is more accurate than FedAvg-DP with the reward that is optimal for all clients.",
         where="our control for beats-fedavg-dp",
         source=Source.CONTROL,
         comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl", "fedavg-dp-optimal"),
     ),
     Claim(
         identifier="cheaper-than-fair-fedavg-dp",
-        says="QI-DPFL has a lower server cost than FedAvg-DP with the reward that is best for everybody.",
+        says="QI-DPFL has a lower server cost than FedAvg-DP with the reward that is optimal for all clients.",
         where="our control for lowest-cost-everybody",
         source=Source.CONTROL,
         comparisons=_compared(Metric.COST, LESS_MONEY, "qi-dpfl", "fedavg-dp-optimal"),
     ),
     Claim(
         identifier="union-accuracy",
-        says="Judging clients by their pooled labels, not one by one, is more accurate than QI-DPFL.",
+        says="Selection by pooled labels is more accurate than QI-DPFL, which judges each client alone.",
         where="ours",
         source=Source.OURS,
         comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl-union", "qi-dpfl"),
     ),
     Claim(
         identifier="union-reward",
-        says="Judging clients by their pooled labels costs less reward than QI-DPFL.",
+        says="Selection by pooled labels needs less reward than QI-DPFL.",
         where="ours",
         source=Source.OURS,
         comparisons=_compared(Metric.REWARD, LESS_MONEY, "qi-dpfl-union", "qi-dpfl"),
@@ -239,8 +239,8 @@ OUR_CLAIMS = (
 )
 
 
-def claims_about(own: Method) -> tuple[Claim, ...]:
-    """A method of one's own against QI-DPFL: in accuracy, reward and cost."""
+def claims_about(custom: Method) -> tuple[Claim, ...]:
+    """The comparisons of a custom method with QI-DPFL: accuracy, reward and cost."""
     wanted = (
         ("accuracy", Metric.ACCURACY, HIGHER_ACCURACY, "is more accurate than"),
         ("reward", Metric.REWARD, LESS_MONEY, "pays less than"),
@@ -248,11 +248,11 @@ def claims_about(own: Method) -> tuple[Claim, ...]:
     )
     return tuple(
         Claim(
-            identifier=f"{own.name}-{suffix}",
-            says=f"{own.title} {does} QI-DPFL.",
-            where="a method of one's own",
+            identifier=f"{custom.name}-{suffix}",
+            says=f"{custom.title} {does} QI-DPFL.",
+            where="custom method",
             source=Source.CUSTOM,
-            comparisons=_compared(metric, rule, own.name, "qi-dpfl"),
+            comparisons=_compared(metric, rule, custom.name, "qi-dpfl"),
         )
         for suffix, metric, rule, does in wanted
     )

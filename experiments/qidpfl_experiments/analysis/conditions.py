@@ -1,6 +1,6 @@
-"""Places: one data set in one partition, and what the tables hold of it.
+"""Conditions: one data set with one partition, and the rows of the tables that belong to it.
 
-Statistics, figures and claims speak of finished cells only; the others are listed as what they are.
+Statistics, figures and claims use finished cells only. Cells that did not finish are listed as failures.
 """
 
 from collections.abc import Iterable
@@ -11,37 +11,37 @@ from ..results.tables import CalibrationRow, CellRow, Key, Tables, TuningRow
 
 FINISHED = "finished"
 IID = "iid"
-# `dirichlet-client` is the other reading of the paper's Non-IID case.
+# The paper's Non-IID case can be read as `dirichlet` or as `dirichlet-client`.
 PAPER_PARTITIONS = frozenset({IID, "dirichlet", "dirichlet-client"})
 PAPER_DATASETS = frozenset({"mnist", "cifar10", "emnist"})
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Condition:
-    """Where methods are compared."""
+    """A data set and a partition on which methods are compared."""
 
     dataset: str
     partition: str
 
     @property
     def title(self) -> str:
-        """How texts name it."""
+        """Its name in texts."""
         return f"{self.dataset}, {self.partition}"
 
     @property
     def is_iid(self) -> bool:
-        """Whether the clients' records are alike."""
+        """Whether all clients have the same label distribution."""
         return self.partition == IID
 
     @property
     def is_in_paper(self) -> bool:
-        """Whether the paper has an experiment like it."""
+        """Whether the paper has such an experiment."""
         return self.dataset in PAPER_DATASETS and self.partition in PAPER_PARTITIONS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A run that came to nothing: the cell of a method, or one of a sweep. Runs of tuning have no seed of their own."""
+    """A run that failed: the cell of a method, or a run of a sweep. Tuning runs have no seed."""
 
     dataset: str
     partition: str
@@ -52,7 +52,7 @@ class Failure:
 
 
 def conditions(tables: Tables) -> tuple[Condition, ...]:
-    """Every condition of the tables, in their order; IID comes first in each data set."""
+    """The conditions of the tables, in their order. IID comes first in each data set."""
     names = (
         *((row.dataset, row.partition) for row in tables.cells),
         *((row.dataset, row.partition) for row in tables.calibration),
@@ -75,7 +75,7 @@ def finished(tables: Tables) -> Tables:
 
 
 def failures(tables: Tables) -> tuple[Failure, ...]:
-    """What did not finish: cells, then runs of calibrations, then those of tuning."""
+    """The runs that did not finish: cells, then calibration runs, then tuning runs."""
     cells = (
         _failure(cell, run=cell.method, seed=cell.seed, state=cell.state, reason=cell.reason)
         for cell in tables.cells
@@ -132,10 +132,10 @@ def method_named(name: str) -> Method:
 
 
 def methods_in(rows: Iterable[Key]) -> tuple[Method, ...]:
-    """The methods of these rows: ours in our order, then one's own by name."""
+    """The methods of these rows: the built-in ones in the order of METHODS, then the custom ones by name."""
     names = {row.method for row in rows}
-    own = sorted(names - BY_NAME.keys())
-    return (*(method for method in METHODS if method.name in names), *(method_named(name) for name in own))
+    custom = sorted(names - BY_NAME.keys())
+    return (*(method for method in METHODS if method.name in names), *(method_named(name) for name in custom))
 
 
 def _key(row: Key) -> tuple[str, str, str, int]:

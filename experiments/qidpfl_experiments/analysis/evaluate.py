@@ -1,4 +1,4 @@
-"""Findings: what the tables say about the claims, condition by condition."""
+"""Evaluates the claims: what the tables say about each claim under each condition."""
 
 import csv
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ _COLUMNS: dict[Metric, Callable[[CellRow], float | None]] = {
     Metric.REWARD: lambda cell: cell.reward,
     Metric.COST: lambda cell: cell.cost,
 }
-# Rewards are rounded to micro-units; factors that differ by less are the same.
+# Rewards are rounded to micro-units. Factors that differ by less than this are equal.
 _SAME_FACTOR = 1e-3
 
 
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One claim in one condition: its verdict, and the findings it rests on."""
+    """One claim under one condition: its verdict and its findings."""
 
     claim: Claim
     condition: Condition
@@ -55,10 +55,10 @@ class Outcome:
 
 
 def outcomes(tables: Tables) -> tuple[Outcome, ...]:
-    """Every claim in every condition where at least one of its comparisons was run."""
+    """The outcomes of all claims, under each condition for which at least one comparison was run."""
     ended = finished(tables)
-    own = [method for method in methods_in(ended.cells) if method.role is Role.CUSTOM]
-    claims = (*PAPER_CLAIMS, *OUR_CLAIMS, *(claim for method in own for claim in claims_about(method)))
+    custom = [method for method in methods_in(ended.cells) if method.role is Role.CUSTOM]
+    claims = (*PAPER_CLAIMS, *OUR_CLAIMS, *(claim for method in custom for claim in claims_about(method)))
     found = (
         Outcome(claim=claim, condition=condition, findings=_findings(claim, ended, condition))
         for claim in claims
@@ -73,7 +73,7 @@ def _findings(claim: Claim, tables: Tables, condition: Condition) -> tuple[Findi
 
 
 def finding_of(comparison: Comparison, tables: Tables, condition: Condition) -> Finding | None:
-    """What finished cells say about a comparison in one condition; None if it was not run there."""
+    """The finding of a comparison from the finished cells of one condition; None if it was not run."""
     if comparison.beyond_iid and condition.is_iid:
         return None
     measured = _measured(comparison, tables, condition)
@@ -125,7 +125,7 @@ def _rewards_by_seed(tables: Tables, method: str) -> dict[int, list[float]]:
 
 
 def _rewards(tables: Tables, method: str) -> dict[int, list[float]]:
-    """The rewards of the rounds, by seed, where there are at least two rounds."""
+    """The rewards of the rounds, for each seed with at least two rounds."""
     return {seed: rewards for seed, rewards in _rewards_by_seed(tables, method).items() if len(rewards) > 1}
 
 
@@ -135,7 +135,7 @@ def _remarks_on_rule(rule: ClaimRule, measured: Differences[int], effect: Estima
     sign = -1 if rule.order is Order.LOWER else 1
     if rule.because and verdict is Verdict.DOES_NOT_HOLD:
         against = sum(sign * value <= 0 for value in measured.values)
-        yield f"not so in {against} of {effect.n} seeds, although it ought to be by construction"
+        yield f"violated in {against} of {effect.n} seeds, although it holds by construction"
         equal = sum(value == 0 for value in measured.values)
         if equal:
             yield f"exactly equal{_in_some(equal, effect.n)}"
@@ -143,23 +143,23 @@ def _remarks_on_rule(rule: ClaimRule, measured: Differences[int], effect: Estima
     if effect.low is None or effect.high is None or rule.order is Order.ALIKE or rule.because:
         return
     if sign * effect.mean < 0 and (effect.high < 0 or effect.low > 0):
-        yield "the opposite is the case"
+        yield "the opposite holds"
     elif verdict is Verdict.DOES_NOT_HOLD and effect.low * effect.high > 0:
-        yield "the difference is there, but smaller than the resolution"
+        yield "there is a difference, but it is smaller than the resolution"
 
 
 def _remarks_on_clients(comparison: Comparison, cells: Iterable[CellRow]) -> Iterable[str]:
-    """Whether the comparison was one at all: selections that keep everybody, and models that are the same."""
+    """Comparisons without a difference: selections that keep all clients, and identical models."""
     of = {(cell.method, cell.seed): cell for cell in cells}
     seeds = [seed for method, seed in of if method == comparison.first and (comparison.second, seed) in of]
     pairs = [(of[comparison.first, seed], of[comparison.second, seed]) for seed in seeds]
     if method_named(comparison.first).kept is not method_named(comparison.second).kept:
-        everybody = sum(all(cell.selected == cell.clients for cell in pair) for pair in pairs)
-        if everybody:
-            yield f"selection kept everybody{_in_some(everybody, len(pairs))}"
+        all_kept = sum(all(cell.selected == cell.clients for cell in pair) for pair in pairs)
+        if all_kept:
+            yield f"selection kept all clients{_in_some(all_kept, len(pairs))}"
     same = sum(bool(one.model_digest) and one.model_digest == other.model_digest for one, other in pairs)
     if same:
-        yield f"the same model, bit for bit{_in_some(same, len(pairs))}"
+        yield f"identical models{_in_some(same, len(pairs))}"
 
 
 def _in_some(count: int, total: int) -> str:
@@ -174,13 +174,13 @@ def _remarks_on_growth(tables: Tables, method: str) -> Iterable[str]:
     low, high = min(steps), max(steps)
     if high - low < _SAME_FACTOR:
         factor = sum(steps) / len(steps)
-        yield f"the same factor {factor:.4f} in every round, which is what a discount of {factor**-2:.4f} gives"
+        yield f"the same factor {factor:.4f} in every round, as given by a discount of {factor**-2:.4f}"
     else:
-        yield f"from round to round the factor lies between {low:.4f} and {high:.4f}"
+        yield f"the factor from round to round is between {low:.4f} and {high:.4f}"
 
 
 def _remarks_on_range(comparison: Comparison, tables: Tables) -> Iterable[str]:
-    """Where not the optimum but the range that rewards must lie in says what is paid: that is nobody's merit."""
+    """Rounds in which the limits of the reward range determine the reward, not the method."""
     limits = limits_in(tables)
     if comparison.metric.unit != "%" or method_named(comparison.first).reward is not Reward.OPTIMAL or limits is None:
         return
@@ -194,13 +194,14 @@ def _remarks_on_range(comparison: Comparison, tables: Tables) -> Iterable[str]:
 
 def _remarks_on_seeds(effect: Estimate) -> Iterable[str]:
     if effect.n == 1:
-        yield "one seed: no interval"
+        yield "one seed, so there is no interval"
     if effect.missing:
-        yield f"{effect.missing} {'seed' if effect.missing == 1 else 'seeds'} without a partner left out"
+        seeds = "seed was" if effect.missing == 1 else "seeds were"
+        yield f"{effect.missing} {seeds} left out because one method has no value"
 
 
 def write_claims(path: Path, found: Iterable[Outcome]) -> None:
-    """Write one line per comparison."""
+    """Write a CSV file with one line per comparison."""
     names = ("claim", "claim_verdict", "source", "where", "dataset", "partition", "measure", "first", "second", "order")
     values = ("amount", "effect", "low", "high", "unit", "n", "missing", "verdict", "remarks")
     with path.open("w", newline="") as file:

@@ -1,7 +1,7 @@
-"""Statistics over seeds: means with their 95 % intervals, and differences between methods on the same seeds.
+"""Statistics over seeds: means with 95 % intervals, and differences between methods on the same seeds.
 
-Every method of one seed has the same clients, records and start, so that methods are compared seed by seed: what the
-seeds differ in cancels out. The intervals are Student's, for the mean of independent seeds.
+All methods with one seed have the same clients, records and initial model. Methods are therefore compared seed by seed,
+and differences between seeds cancel out. The intervals are Student's, for the mean of independent seeds.
 """
 
 import math
@@ -14,7 +14,7 @@ from scipy import stats
 from ..results.tables import RoundRow
 
 CONFIDENCE = 0.95
-# Values this near to each other, relative to their size, are one value that was rounded differently.
+# Values whose relative difference is below this are equal except for rounding.
 _ROUNDING = 1e-12
 
 Pair = TypeVar("Pair")
@@ -22,9 +22,9 @@ Pair = TypeVar("Pair")
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean over `n` values with its 95 % interval; one value has no interval.
+    """A mean of `n` values with its 95 % interval; one value has no interval.
 
-    `missing` counts what is left out: values without a partner, unknown ones, and ones that are not finite.
+    `missing` counts the values that are left out: those without a partner, and those that are unknown or not finite.
     """
 
     mean: float
@@ -47,7 +47,7 @@ class Estimate:
 
 
 def estimate(values: Iterable[float | None], *, missing: int = 0) -> Estimate | None:
-    """The mean of the values that are known and finite, with its interval; None if there are none."""
+    """The mean of all known and finite values, with its interval; None if there are none."""
     given = list(values)
     known = [value for value in given if value is not None and math.isfinite(value)]
     if not known:
@@ -71,28 +71,28 @@ def _margin(values: Sequence[float], mean: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Differences(Generic[Pair]):
-    """Differences of two measurements of the same pairs; `missing` counts pairs of which only one is known."""
+    """Differences of paired measurements. `missing` counts the pairs with only one known value."""
 
     by_pair: Mapping[Pair, float]
     missing: int
 
     @property
     def values(self) -> tuple[float, ...]:
-        """The differences alone."""
+        """The differences without their pairs."""
         return tuple(self.by_pair.values())
 
     @property
     def estimate(self) -> Estimate | None:
-        """Their mean and its interval."""
+        """The mean of the differences and its interval."""
         return estimate(self.values, missing=self.missing)
 
 
 def differences(
     first: Mapping[Pair, float | None], second: Mapping[Pair, float | None], *, percent: bool = False
 ) -> Differences[Pair]:
-    """First minus second for every pair, in the order of `first`; or that in percent of the size of the second.
+    """First minus second for every pair, in the order of `first`; with `percent`, relative to the second.
 
-    A value that is unknown or not finite has no partner, and nothing is a percentage of nothing.
+    Pairs with an unknown or infinite value are left out, and with `percent` also those whose second value is 0.
     """
     known, partners = _finite(first), _finite(second)
     by_pair = {
@@ -108,7 +108,7 @@ def _finite(values: Mapping[Pair, float | None]) -> dict[Pair, float]:
 
 
 def per_round(rows: Iterable[RoundRow], column: Callable[[RoundRow], float | None]) -> tuple[tuple[int, Estimate], ...]:
-    """The mean over the seeds in every round that has a known value, in the order of the rounds."""
+    """The mean over the seeds for every round that has a known value, in the order of the rounds."""
     by_round: dict[int, list[float | None]] = {}
     for row in rows:
         by_round.setdefault(row.round_number, []).append(column(row))

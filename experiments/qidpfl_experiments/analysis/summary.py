@@ -1,4 +1,4 @@
-"""Summary: what every method reached in one condition, and where its time went, as means over the seeds."""
+"""The summary of a condition: results, privacy guarantee and time per round of each method, as means over the seeds."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from .conditions import methods_in
 from .statistics import Estimate, estimate
 
 _WEAKEST_FIRST = (Guarantee.NONE, Guarantee.HEURISTIC, Guarantee.PROVEN)
-# The parts of a round, which together are its wall clock.
+# The parts of a round. Their sum is its duration.
 PARTS: dict[str, Callable[[RoundRow], float]] = {
     "training": lambda row: row.training_s,
     "HTTP, journals and waiting": lambda row: row.http_s,
@@ -40,19 +40,19 @@ class SummaryRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeRow:
-    """The mean seconds of a round of one method: its parts, and all of it."""
+    """The mean duration of a round of one method, in seconds, by part."""
 
     method: Method
     parts: tuple[float, ...]
 
     @property
     def whole(self) -> float:
-        """All parts together."""
+        """The sum of the parts."""
         return math.fsum(self.parts)
 
 
 def summary(tables: Tables) -> tuple[SummaryRow, ...]:
-    """What every method reached, from the finished cells of one condition."""
+    """The summary of every method, from the finished cells of one condition."""
     return tuple(_summary_of(tables, method) for method in methods_in(tables.cells))
 
 
@@ -73,7 +73,7 @@ def _summary_of(tables: Tables, method: Method) -> SummaryRow:
 
 
 def times(tables: Tables) -> tuple[TimeRow, ...]:
-    """Where the time of every method went, from the rounds of one condition."""
+    """The time per round of every method, from the rounds of one condition."""
     return tuple(TimeRow(method=method, parts=_parts(tables, method)) for method in methods_in(tables.rounds))
 
 
@@ -83,10 +83,10 @@ def _parts(tables: Tables, method: Method) -> tuple[float, ...]:
 
 
 def guarantee_of(tables: Tables, method: Method) -> Guarantee:
-    """The weakest guarantee of the method's finished cells.
+    """The weakest guarantee of the finished cells of a method.
 
-    One client with an unprotected release leaves none, though others may have released nothing but a noised histogram:
-    their small epsilons are no guarantee of the method.
+    If one client has an unprotected release, the method has no guarantee, even if other clients released only a noised
+    histogram and have a small epsilon.
     """
     ledgers = [row for row in tables.clients if row.method == method.name]
     found = {cell.guarantee or Guarantee.NONE for cell in tables.cells if cell.method == method.name}

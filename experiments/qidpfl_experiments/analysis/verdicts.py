@@ -1,15 +1,15 @@
-"""Verdicts: when a claim counts as shown, as refuted, as true by construction, or as open.
+"""Verdicts: the rules by which a claim holds, does not hold, is trivially true, or is not decided.
 
-Let the effect be the mean over the seeds of first minus second, with its 95 % interval.
+The effect is the mean over the seeds of first minus second, with its 95 % interval.
 
-- *Higher* (or *lower*, mirrored) by at least the resolution r: it **holds** if the interval lies above 0 and the effect
-  is at least r; it **does not hold** if the whole interval lies below r; anything else is **not decided**.
-- *Alike* within a margin m: it **holds** if the whole interval lies inside (-m, m); it **does not hold** if the whole
-  interval lies outside; anything else is **not decided**.
-- *By construction*: the order follows from how the methods are defined, so that one seed against it refutes it, and
-  agreement of all seeds shows only that the program does what it says: **trivially true**.
+- *Higher* (*lower*: with the opposite sign) by at least the resolution r: the claim **holds** if the interval is above
+  0 and the effect is at least r. It **does not hold** if the whole interval is below r. Else it is **not decided**.
+- *Alike* within a margin m: the claim **holds** if the whole interval is inside (-m, m). It **does not hold** if the
+  whole interval is outside. Otherwise it is **not decided**.
+- *By construction*: the order follows from the definitions of the methods. One seed that disagrees refutes the claim.
+  If all seeds agree, it is **trivially true**: this only shows that the program implements the definitions.
 
-One seed has no interval, and decides nothing but what holds by construction.
+One seed has no interval. It decides only claims that hold by construction.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from .statistics import Estimate
 
 
 class Verdict(StrEnum):
-    """What the measurements say about a claim."""
+    """The result of the measurements for a claim."""
 
     HOLDS = "holds"
     DOES_NOT_HOLD = "does not hold"
@@ -29,7 +29,7 @@ class Verdict(StrEnum):
 
 
 class Order(StrEnum):
-    """What is claimed of the first method compared with the second."""
+    """The claimed relation of the first method to the second."""
 
     HIGHER = "higher"
     LOWER = "lower"
@@ -38,9 +38,9 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimRule:
-    """How a claim is judged: `amount` is the resolution of an order, or the margin within which methods are alike.
+    """How a claim is decided. `amount` is the resolution of an order, or the margin within which methods are alike.
 
-    `because` says why an order holds by construction; empty: it is a matter of fact.
+    `because` says why an order holds by construction; empty if it has to be measured.
     """
 
     order: Order
@@ -49,13 +49,13 @@ class ClaimRule:
 
     def __post_init__(self) -> None:
         if not self.amount >= 0:
-            raise ValueError(f"a resolution or margin must not be negative, not {self.amount}")
+            raise ValueError(f"a resolution or margin must not be negative: {self.amount}")
         if self.because and self.order is Order.ALIKE:
-            raise ValueError("that methods are alike does not hold by construction")
+            raise ValueError("methods cannot be alike by construction")
 
 
 def judge(rule: ClaimRule, values: Sequence[float], effect: Estimate) -> Verdict:
-    """The verdict on the differences of all seeds and their mean."""
+    """The verdict from the differences of all seeds and their mean."""
     if rule.order is Order.ALIKE:
         return _alike(rule.amount, effect)
     sign = 1 if rule.order is Order.HIGHER else -1
@@ -68,7 +68,7 @@ def judge(rule: ClaimRule, values: Sequence[float], effect: Estimate) -> Verdict
 def _higher(resolution: float, effect: Estimate) -> Verdict:
     if effect.low is None or effect.high is None:
         return Verdict.NOT_DECIDED
-    # Without a resolution an effect of exactly nothing is still no effect.
+    # With a resolution of 0, an effect of exactly 0 does not hold either.
     if effect.high < resolution or effect.high <= 0:
         return Verdict.DOES_NOT_HOLD
     return Verdict.HOLDS if effect.low > 0 and effect.mean >= resolution else Verdict.NOT_DECIDED
@@ -83,7 +83,7 @@ def _alike(margin: float, effect: Estimate) -> Verdict:
 
 
 def all_of(verdicts: Iterable[Verdict], *, complete: bool) -> Verdict:
-    """The verdict on a claim of several comparisons: one that fails refutes it, and all are needed to show it."""
+    """The verdict on a claim with several comparisons. It holds if all of them hold, and one that fails refutes it."""
     found = set(verdicts)
     if Verdict.DOES_NOT_HOLD in found:
         return Verdict.DOES_NOT_HOLD

@@ -1,1 +1,1 @@
-"""From tables to figures and texts."""
+"""The report: figures, HTML page, README and claims, written from the tables."""

@@ -1,4 +1,4 @@
-"""How numbers are written: no more digits than a reader can use, and a dash for what is not known."""
+"""Formats numbers and comparisons for texts: few digits, and a dash for an unknown value."""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from ..analysis.statistics import Estimate
 from ..analysis.verdicts import ClaimRule, Order
 
 UNKNOWN = "–"
-# Below this numbers are written with a power of ten.
+# Smaller numbers are written with a power of ten.
 _SMALL = 1e-3
 
 
 def number(value: float | None, *, digits: int | None = None) -> str:
-    """A number with so many decimals; without: three significant digits, and none after the point from 100 on."""
+    """A number with this many decimals; by default with three significant digits, and from 100 on as an integer."""
     if value is None or math.isnan(value):
         return UNKNOWN
     if math.isinf(value):
@@ -32,27 +32,27 @@ def _decimals(value: float) -> int:
 
 
 def range_of(counts: Sequence[int]) -> str:
-    """The one number that all of them are, or from the least to the most."""
-    least, most = min(counts), max(counts)
-    return str(least) if least == most else f"{least} to {most}"
+    """The number if all are equal, otherwise the smallest and the largest."""
+    smallest, largest = min(counts), max(counts)
+    return str(smallest) if smallest == largest else f"{smallest} to {largest}"
 
 
 def mean(found: Estimate | None, *, digits: int | None = None, factor: float = 1.0, unit: str = "") -> str:
-    """A mean with half the width of its interval, both with as many decimals as the width can use."""
+    """A mean ± half the width of its interval, with as many decimals as the width justifies."""
     if found is None:
         return UNKNOWN
     value, margin = factor * found.mean, None if found.margin is None else factor * found.margin
     if digits is None and margin and abs(value) >= _SMALL:
         digits = min(_decimals(value) + 2, max(_decimals(value), -math.floor(math.log10(margin))))
     text = number(value, digits=digits)
-    # Who pays nothing pays exactly nothing.
+    # A reward of 0 is exact and needs no interval.
     if margin is not None and (value or margin):
         text = f"{text} ± {number(margin, digits=digits)}"
     return f"{text} {unit}" if unit else text
 
 
 def signed(value: float | None, *, digits: int = 2) -> str:
-    """A difference, always with its sign."""
+    """A difference with its sign."""
     if value is None:
         return UNKNOWN
     text = number(value, digits=digits)
@@ -60,23 +60,23 @@ def signed(value: float | None, *, digits: int = 2) -> str:
 
 
 def interval(found: Estimate, *, digits: int = 2) -> str:
-    """The interval of a difference, from its lower to its upper end."""
+    """The interval of a difference."""
     if found.low is None or found.high is None:
         return UNKNOWN
     return f"{signed(found.low, digits=digits)} … {signed(found.high, digits=digits)}"
 
 
 def comparison(made: Comparison) -> str:
-    """What is subtracted from what."""
+    """The two methods and the metric of a comparison."""
     first = method_named(made.first).title
     if made.metric is Metric.GROWTH:
-        return f"reward of {first}: last round against the first"
+        return f"reward of {first}: last round compared with the first"
     text = f"{made.metric}: {first} − {method_named(made.second).title}"
-    return f"{text}, beyond that among IID clients" if made.beyond_iid else text
+    return f"{text}, minus the same difference for IID data" if made.beyond_iid else text
 
 
 def needed(rule: ClaimRule, metric: Metric) -> str:
-    """What the effect has to be."""
+    """The effect that the claim needs."""
     if rule.because:
         return "more than 0 in every seed" if rule.order is Order.HIGHER else "less than 0 in every seed"
     amount = f"{rule.amount:g} {metric.unit}"

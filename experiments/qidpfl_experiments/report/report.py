@@ -1,4 +1,4 @@
-"""The report of a results folder: figures, one HTML page that needs nothing else, a README, and the claims as CSV."""
+"""Writes the report of a results folder: figures, a self-contained HTML page, a README, and the claims as CSV."""
 
 import base64
 from collections.abc import Mapping
@@ -23,9 +23,10 @@ FIGURES_FOLDER = "figures"
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What was run. `scale_note` says what is smaller than in the paper; empty: nothing is.
+    """What was run.
 
-    `reproducible`: noise was drawn from the seed.
+    `scale_note` says what is smaller than in the paper; empty at full scale. `reproducible`: the noise was drawn from
+    the seed.
     """
 
     title: str
@@ -38,7 +39,7 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Everything about one condition."""
+    """The part of the report about one condition."""
 
     condition: Condition
     summary: tuple[SummaryRow, ...]
@@ -48,14 +49,14 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """Its name within the page."""
+        """The name of its anchor in the page."""
         return f"{self.condition.dataset}-{self.condition.partition}".replace(" ", "-")
 
 
 def write_report(folder: Path, tables: Tables, about: About) -> None:
     """Write figures/*.png, report.html, README.md and claims.csv into the folder.
 
-    Figures that the tables no longer give are removed, so that the folder never shows two runs at once.
+    Old figures are removed first, so that the folder never mixes the figures of two runs.
     """
     drawn, found = pictures(tables, scale_note=about.scale_note), outcomes(tables)
     figures = folder / FIGURES_FOLDER
@@ -101,7 +102,7 @@ def _values(tables: Tables, about: About, drawn: tuple[Picture, ...], found: tup
 
 
 def flat(settings: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """Nested settings as dotted names."""
+    """Nested settings as a flat table with dotted names."""
     found: dict[str, str] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
@@ -112,14 +113,14 @@ def flat(settings: Mapping[str, object], prefix: str = "") -> dict[str, str]:
 
 
 def overview_cell(claim: Claim, outcome: Outcome | None) -> str:
-    """The effect that the overview shows beside a verdict: that of a claim with one comparison."""
+    """The effect beside a verdict in the overview. Only claims with one comparison have one."""
     if outcome is None or len(claim.comparisons) > 1:
         return ""
     return f"{formatting.signed(outcome.findings[0].effect.mean)} {outcome.findings[0].comparison.metric.unit}"
 
 
 def _environment() -> Environment:
-    # Only the page is HTML: in the README the marks of Markdown are escaped instead.
+    # Only the page is HTML. In the README the `cell` filter escapes Markdown.
     environment = Environment(
         loader=PackageLoader("qidpfl_experiments.report"),
         autoescape=lambda name: bool(name) and ".html" in str(name),

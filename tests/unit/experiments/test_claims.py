@@ -129,7 +129,7 @@ def test_effects_are_first_minus_second_in_points_on_the_same_seeds() -> None:
 def test_selection_that_makes_it_worse_does_not_hold_and_says_so() -> None:
     found = finding("selection-accuracy", cells({"fedavg": [81, 91, 71.2], "fedavg-select": [80, 90, 70]}))
     assert found.verdict is FAILS
-    assert "the opposite is the case" in found.remarks
+    assert "the opposite holds" in found.remarks
 
 
 def test_selection_that_keeps_everybody_changes_nothing() -> None:
@@ -141,7 +141,7 @@ def test_selection_that_keeps_everybody_changes_nothing() -> None:
     found = finding("selection-accuracy", rows)
     assert (found.effect.mean, found.effect.low, found.effect.high) == (0.0, 0.0, 0.0)
     assert found.verdict is FAILS
-    assert found.remarks == ("selection kept everybody", "the same model, bit for bit")
+    assert found.remarks == ("selection kept all clients", "identical models")
 
 
 def test_selection_that_keeps_everybody_in_some_seeds_says_in_how_many() -> None:
@@ -149,20 +149,20 @@ def test_selection_that_keeps_everybody_in_some_seeds_says_in_how_many() -> None
         replace(row, selected=CLIENTS) if row.method == "fedavg" or row.seed == 1 else row
         for row in cells({"fedavg": [80, 90, 70], "fedavg-select": [81, 91, 71]})
     ]
-    assert finding("selection-accuracy", rows).remarks == ("selection kept everybody in 1 of 3 seeds",)
+    assert finding("selection-accuracy", rows).remarks == ("selection kept all clients in 1 of 3 seeds",)
 
 
 def test_an_effect_that_is_certain_but_small_does_not_hold() -> None:
     found = finding("selection-accuracy", cells({"fedavg": [80, 90, 70], "fedavg-select": [80.1, 90.11, 70.09]}))
     assert found.verdict is FAILS
-    assert found.remarks == ("the difference is there, but smaller than the resolution",)
+    assert found.remarks == ("there is a difference, but it is smaller than the resolution",)
 
 
 def test_one_seed_decides_nothing() -> None:
     found = finding("selection-accuracy", cells({"fedavg": [70], "fedavg-select": [90]}))
     assert found.verdict is OPEN
     assert found.effect.low is None
-    assert "one seed: no interval" in found.remarks
+    assert "one seed, so there is no interval" in found.remarks
 
 
 def test_cells_that_failed_are_no_partners() -> None:
@@ -171,7 +171,7 @@ def test_cells_that_failed_are_no_partners() -> None:
     found = finding("selection-accuracy", failed)
     assert found.effect.n == 2
     assert found.effect.mean == pytest.approx(1.0)
-    assert "1 seed without a partner left out" in found.remarks
+    assert "1 seed was left out because one method has no value" in found.remarks
 
 
 def test_the_lowest_accuracy_of_four_needs_three_comparisons() -> None:
@@ -203,7 +203,7 @@ def test_the_lowest_cost_among_the_same_clients_is_trivial_and_can_be_refuted() 
     assert found.findings[0].effect.mean == pytest.approx(-15.0)
     refuted = outcome("lowest-cost", with_money(costs | {"random-select": [9.0, 8.9]}))
     assert refuted.verdict is FAILS
-    assert "not so in 1 of 2 seeds, although it ought to be by construction" in refuted.findings[1].remarks
+    assert "violated in 1 of 2 seeds, although it holds by construction" in refuted.findings[1].remarks
 
 
 def test_the_cost_of_other_clients_is_a_matter_of_fact() -> None:

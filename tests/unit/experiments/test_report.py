@@ -132,7 +132,7 @@ def test_heuristic_noise_is_said_loudly_and_beside_every_epsilon(folder: Path, t
     text = (tmp_path / name).read_text()
     assert "Heuristic noise, no privacy guarantee:" in text
     assert re.search(r"2\.00 ± 0.{0,25}heuristic", text)
-    assert "all that can be proven is: QI-DPFL" in text and "No guarantee at all: FedAvg." in text
+    assert "the proven part is: QI-DPFL" in text and "No guarantee: FedAvg." in text
     assert "euristic" not in (folder / name).read_text()
 
 

@@ -1,4 +1,4 @@
-"""All figures of a results folder: the paper's, then ours, condition by condition."""
+"""All figures of a results folder, for each condition: the paper's figures, then additional ones."""
 
 import re
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ FIGURES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A figure as the bytes of a PNG file, with its condition and what is seen on it."""
+    """A figure as a PNG file, with its condition and caption."""
 
     condition: Condition
     name: str
@@ -36,13 +36,13 @@ class Picture:
 
     @property
     def file_name(self) -> str:
-        """Its name in a folder of figures."""
+        """The name of its file."""
         words = (self.condition.dataset, self.condition.partition, self.name)
         return "-".join(re.sub(r"[^a-z0-9.]+", "-", word.lower()).strip("-") for word in words) + ".png"
 
 
 def pictures(tables: Tables, *, scale_note: str = "") -> tuple[Picture, ...]:
-    """Every figure that the finished cells allow."""
+    """All figures that can be drawn from the finished cells."""
     ended = finished(tables)
     look = looks(cell.method for cell in ended.cells)
     drawings = (

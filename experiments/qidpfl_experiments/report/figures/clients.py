@@ -1,4 +1,4 @@
-"""Figures of the clients: their budgets and pay, who is kept, and what each has given away by its own ledger."""
+"""Figures about clients: budgets and payments, selection, and privacy ledgers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,12 +13,12 @@ from ...results.tables import ClientRow, Guarantee, Tables
 from .. import formatting
 from .style import GREY, VERMILION, Drawing, Looks
 
-# How far the dots of a row are spread, so that clients do not hide each other.
+# The vertical spread of the dots of a row, so that they do not hide each other.
 _SPREAD = 0.28
 
 
 def budgets_and_payments(tables: Tables, looks: Looks) -> Drawing | None:
-    """What clients of QI-DPFL gave and got, against what privacy is worth to them."""
+    """Budgets and payments of the clients of QI-DPFL, plotted against their privacy values."""
     kept = [row for row in tables.clients if row.method == QI_DPFL.name and row.selected]
     if not kept:
         return None
@@ -36,8 +36,8 @@ def budgets_and_payments(tables: Tables, looks: Looks) -> Drawing | None:
     active = [row for row in kept if row.updates]
     out = len(kept) - len(active)
     caption = (
-        f"Every dot is one client of one seed of QI-DPFL, {len(kept)} in all. The cheaper privacy is to a client, the "
-        f"more of it it sells and the more it earns, whatever the number of its records. {_priced_out(out)}"
+        f"Every dot is one client of one seed of QI-DPFL, {len(kept)} in total. A client with a lower privacy value "
+        f"sells more privacy and earns more, regardless of the number of its records. {_priced_out(out)}"
         f"{_pay_range(active)}"
     )
     return Drawing(name="budgets-payments", title="Budgets and payments by client", caption=caption, draw=draw)
@@ -49,7 +49,7 @@ def _against_value(axes: Axes, rows: Sequence[ClientRow], heights: Sequence[floa
         if shown:
             values, of_rows = zip(*shown, strict=True)
             axes.scatter(values, of_rows, color=colour, marker=marker, s=22, alpha=0.7, linewidth=1, label=label)
-    axes.set_xlabel("value of privacy to the client, ν")
+    axes.set_xlabel("privacy value of the client, ν")
     axes.set_ylim(bottom=-0.04 * max(heights))
 
 
@@ -59,19 +59,19 @@ def _active(row: ClientRow, active: bool) -> bool:
 
 def _priced_out(count: int) -> str:
     if not count:
-        return "Nobody was priced out. "
-    return f"{count} {'was' if count == 1 else 'were'} kept but priced out: others offer more for the reward. "
+        return "No client was priced out. "
+    return f"{count} {'was' if count == 1 else 'were'} selected but priced out by cheaper clients. "
 
 
 def _pay_range(rows: Sequence[ClientRow]) -> str:
     if not rows:
         return ""
     earned = [row.earned for row in rows]
-    return f"Who took part earned {formatting.number(min(earned))} to {formatting.number(max(earned))}."
+    return f"Clients that took part earned {formatting.number(min(earned))} to {formatting.number(max(earned))}."
 
 
 def distance_and_selection(tables: Tables, looks: Looks) -> Drawing | None:
-    """Which clients each rule keeps, by the distance of their labels from the reference."""
+    """The clients that each rule keeps, by the distance of their labels from the reference."""
     rules = [method for method in methods_in(tables.clients) if _selects(method, tables)]
     if not rules:
         return None
@@ -87,7 +87,7 @@ def distance_and_selection(tables: Tables, looks: Looks) -> Drawing | None:
         axes.set_xlim(left=0)
         return figure
 
-    caption = "Every dot is one client of one seed, by the label counts that it sent. " + " ".join(
+    caption = "Every dot is one client of one seed, at the distance of the label counts that it sent. " + " ".join(
         f"{method.title} kept {sum(row.selected for row in rows)} of {len(rows)}{_edge(rows)}."
         for method, rows in by_rule
     )
@@ -95,7 +95,7 @@ def distance_and_selection(tables: Tables, looks: Looks) -> Drawing | None:
 
 
 def _selects(method: Method, tables: Tables) -> bool:
-    """One method per rule: with and without noise or another reward the same clients are kept."""
+    """Show one method per rule: methods with the same rule keep the same clients."""
     shown = {Kept.THRESHOLD: (QI_DPFL.name, "fedavg-select"), Kept.BLIND: ("blind-dp", "blind")}
     names = {row.method for row in tables.clients}
     alike = shown.get(method.kept)
@@ -119,7 +119,7 @@ def _kept_and_left(axes: Axes, height: int, rows: Sequence[ClientRow], colour: s
 
 
 def _spread(height: int, count: int) -> list[float]:
-    """Heights around a row, the same every time."""
+    """Heights around a row, the same in every run."""
     golden = (np.arange(count) * 0.618033988749895) % 1.0
     return [height + float(shift) for shift in _SPREAD * (2 * golden - 1)]
 
@@ -130,7 +130,7 @@ def _edge(rows: Sequence[ClientRow]) -> str:
     if not kept or not left:
         return ""
     farthest, nearest = formatting.number(max(kept)), formatting.number(min(left))
-    return f" (the farthest kept at {farthest}, the nearest left out at {nearest})"
+    return f" (largest distance kept {farthest}, smallest distance left out {nearest})"
 
 
 def _rows(axes: Axes, titles: Sequence[str]) -> None:
@@ -141,7 +141,7 @@ def _rows(axes: Axes, titles: Sequence[str]) -> None:
 
 
 def privacy_ledgers(tables: Tables, looks: Looks) -> Drawing | None:
-    """What every client gave away by its own ledger, as ε at the task's δ."""
+    """The privacy loss of every client by its own ledger, as ε at the δ of the task."""
     worth = {method: guarantee_of(tables, method) for method in methods_in(tables.clients)}
     shown = [(method, _epsilons(tables, method)) for method in worth if worth[method] is not Guarantee.NONE]
     if not shown:
@@ -154,7 +154,7 @@ def privacy_ledgers(tables: Tables, looks: Looks) -> Drawing | None:
             colour = looks[method.name].colour
             axes.scatter(values, _spread(height, len(values)), color=colour, s=9, alpha=0.45, linewidth=0)
             axes.plot(max(values), height, color=colour, marker="|", markersize=15, markeredgewidth=2)
-        axes.set_xlabel("ε at the task's δ, by the client's own ledger (bar: the worst client)")
+        axes.set_xlabel("ε at the δ of the task, from the ledger of the client (bar: the worst client)")
         _rows(axes, [_with_warning(method, worth[method]) for method, _ in shown])
         axes.set_xlim(left=0)
         return figure
@@ -167,7 +167,7 @@ def _with_warning(method: Method, guarantee: Guarantee) -> str:
 
 
 def _ledgers_caption(tables: Tables, worth: Mapping[Method, Guarantee]) -> str:
-    about = "Every dot is one client of one seed: all that it released, label histogram included."
+    about = "Every dot is one client of one seed and covers all its releases, including the label histogram."
     told = {
         guarantee: "; ".join(
             f"{method.title} {formatting.number(max(_epsilons(tables, method)))}"
@@ -176,10 +176,10 @@ def _ledgers_caption(tables: Tables, worth: Mapping[Method, Guarantee]) -> str:
         )
         for guarantee in (Guarantee.PROVEN, Guarantee.HEURISTIC)
     }
-    proven = f" The worst client is the guarantee of the whole: {told[Guarantee.PROVEN]}."
-    heuristic = f" Heuristic noise, no privacy guarantee; all that can be proven is: {told[Guarantee.HEURISTIC]}."
+    proven = f" The guarantee of a method is that of its worst client: {told[Guarantee.PROVEN]}."
+    heuristic = f" Heuristic noise, no privacy guarantee; the proven part is: {told[Guarantee.HEURISTIC]}."
     without = [method.title for method in worth if worth[method] is Guarantee.NONE]
-    none = f" No guarantee at all: {', '.join(without)}."
+    none = f" No guarantee: {', '.join(without)}."
     return (
         about
         + (proven if told[Guarantee.PROVEN] else "")

@@ -1,4 +1,4 @@
-"""Figures beyond the paper's: what accuracy costs, and where the time of a round goes."""
+"""Additional figures: accuracy against payments, and the time of a round by part."""
 
 import math
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from ...results.tables import CellRow, Tables
 from .. import formatting
 from .style import BLUE, GREY, ORANGE, SKY, Drawing, Looks
 
-# How far apart methods stand that paid the same, as a share of all the money on the axis.
+# The shift between methods that paid the same, as a fraction of the range of payments.
 _BESIDE = 0.02
-# Colours of the parts of a round, each with a hatch that survives a print without colours.
+# Colours of the parts of a round, with hatches for prints without colours.
 _PART_LOOKS = ((BLUE, ""), (SKY, "//"), (ORANGE, ".."), (GREY, "xx"))
 
 
 def accuracy_against_money(tables: Tables, looks: Looks) -> Drawing | None:
-    """The accuracy that the money of a whole task bought, for all methods that pay."""
+    """The accuracy against the payments of a whole task, for all methods that pay."""
     methods = methods_in(tables.cells)
     paid = [
         (method, cells)
@@ -45,7 +45,7 @@ def accuracy_against_money(tables: Tables, looks: Looks) -> Drawing | None:
         return figure
 
     return Drawing(
-        name="accuracy-money", title="Accuracy against money", caption=_money_caption(paid, limit), draw=draw
+        name="accuracy-money", title="Accuracy against payments", caption=_money_caption(paid, limit), draw=draw
     )
 
 
@@ -54,14 +54,14 @@ def _measured(tables: Tables, method: Method) -> list[CellRow]:
 
 
 def _shifts(of_methods: Sequence[Sequence[CellRow]]) -> list[float]:
-    """How far to the right each method is drawn, in money, so that those that paid the same stand side by side."""
+    """The shift of each method to the right, so that methods that paid the same are drawn side by side."""
     money = [math.fsum(cell.paid for cell in cells) / len(cells) for cells in of_methods]
     beside = _BESIDE * ((max(money) - min(money)) or max(money))
     return [beside * sum(abs(other - own) < beside for other in money[:index]) for index, own in enumerate(money)]
 
 
 def _cloud(axes: Axes, method: Method, cells: Sequence[CellRow], looks: Looks, shift: float) -> None:
-    """The seeds as small dots, their mean large."""
+    """Draw the seeds as small dots and their mean as a large one."""
     look = looks[method.name]
     accuracies = [100 * cell.accuracy for cell in cells if cell.accuracy is not None]
     shown = [cell.paid + shift for cell in cells]
@@ -93,15 +93,15 @@ def _money_caption(paid: Sequence[tuple[Method, Sequence[CellRow]]], limit: Esti
         for method, cells in paid
         if method is best or method.name == QI_DPFL.name
     ]
-    above = "" if limit is None else " The dashed line is what everybody reaches without noise and money."
+    above = "" if limit is None else " The dashed line is the accuracy of all clients without noise and rewards."
     return (
-        "Small dots are seeds, large ones their mean with 95 % intervals both ways; methods that paid the same stand "
-        f"side by side. {'; '.join(told)}.{above}"
+        "Small dots are seeds. Large dots are their means with 95 % intervals in both directions. Methods that paid "
+        f"the same are drawn side by side. {'; '.join(told)}.{above}"
     )
 
 
 def wall_clock(tables: Tables, looks: Looks) -> Drawing | None:
-    """Where the time of a round goes, method by method."""
+    """The time of a round by part, for each method."""
     rows = times(tables)
     if not rows:
         return None
@@ -117,7 +117,7 @@ def wall_clock(tables: Tables, looks: Looks) -> Drawing | None:
         figure.legend(loc="outside lower left", ncols=len(PARTS))
         return figure
 
-    return Drawing(name="wall-clock", title="Where the time goes", caption=_time_caption(rows), draw=draw)
+    return Drawing(name="wall-clock", title="Time per round", caption=_time_caption(rows), draw=draw)
 
 
 def _bars(axes: Axes, rows: Sequence[TimeRow]) -> None:
@@ -142,4 +142,4 @@ def _time_caption(rows: Sequence[TimeRow]) -> str:
     sums = [math.fsum(row.parts[part] for row in rows) for part in range(len(PARTS))]
     whole = math.fsum(sums) or 1.0
     shares = ", ".join(f"{name} {share / whole:.0%}" for name, share in zip(PARTS, sums, strict=True))
-    return f"Wall clock of a round; tasks may have shared the machine. Over all methods: {shares}."
+    return f"Wall-clock time of a round; several tasks may have shared the machine. Over all methods: {shares}."

@@ -1,6 +1,6 @@
-"""The paper's figures: accuracy of the models, and accuracy, cost and reward of the strategies, round by round.
+"""The paper's figures: accuracy of the models; accuracy, cost and reward of the strategies; calibration.
 
-Every figure has the rounds at the left and, at the right, what came of all of them, method by method.
+A figure over the rounds shows the rounds on the left and the whole task on the right.
 """
 
 import math
@@ -31,7 +31,7 @@ Row = TypeVar("Row", CellRow, RoundRow)
 
 @dataclass(frozen=True, kw_only=True)
 class _Measure:
-    """What a figure over the rounds shows: per round, and over the whole task."""
+    """The quantity that a figure over the rounds shows, per round and for the whole task."""
 
     label: str
     whole_label: str
@@ -73,11 +73,11 @@ _REWARD = _Measure(
 
 
 def accuracy_of_models(tables: Tables, looks: Looks) -> Drawing | None:
-    """Selection and noise, each with and without the other (Figs. 3a–6a)."""
+    """Accuracy with and without selection and noise (Figs. 3a–6a)."""
     return _over_rounds(
         tables,
         looks,
-        methods=_shown(tables, MODELS, own=False),
+        methods=_shown(tables, MODELS, custom=False),
         measure=_ACCURACY,
         name="accuracy-models",
         title="Accuracy of the four models",
@@ -86,7 +86,7 @@ def accuracy_of_models(tables: Tables, looks: Looks) -> Drawing | None:
 
 
 def accuracy_of_strategies(tables: Tables, looks: Looks) -> Drawing | None:
-    """The accuracy that each way to pay buys (Figs. 3b–6b)."""
+    """Accuracy of each reward strategy (Figs. 3b–6b)."""
     return _over_rounds(
         tables,
         looks,
@@ -99,7 +99,7 @@ def accuracy_of_strategies(tables: Tables, looks: Looks) -> Drawing | None:
 
 
 def cost_of_strategies(tables: Tables, looks: Looks) -> Drawing | None:
-    """The server cost of each way to pay (Figs. 3c–6c)."""
+    """Server cost of each reward strategy (Figs. 3c–6c)."""
     return _over_rounds(
         tables,
         looks,
@@ -107,12 +107,12 @@ def cost_of_strategies(tables: Tables, looks: Looks) -> Drawing | None:
         measure=_COST,
         name="cost-strategies",
         title="Server cost of the strategies",
-        about="The cost that the paper's model gives each round (a bound on the loss, and money): not measured.",
+        about="The cost of each round in the paper's model: a bound on the loss plus rewards. It is not measured.",
     )
 
 
 def reward_of_strategies(tables: Tables, looks: Looks) -> Drawing | None:
-    """The money of each way to pay (Figs. 3d–6d)."""
+    """Reward of each reward strategy (Figs. 3d–6d)."""
     return _over_rounds(
         tables,
         looks,
@@ -120,7 +120,7 @@ def reward_of_strategies(tables: Tables, looks: Looks) -> Drawing | None:
         measure=_REWARD,
         name="reward-strategies",
         title="Reward of the strategies",
-        about=f"What all clients of a round together can earn. FedAvg-DP pays what QI-DPFL pays.{_limits(tables)}",
+        about=f"The reward that all clients of a round share. FedAvg-DP pays the reward of QI-DPFL.{_limits(tables)}",
     )
 
 
@@ -133,9 +133,9 @@ def _limits(tables: Tables) -> str:
     return f" A method pays at least {low}{above} in a round (the {limits.kind} rewards)."
 
 
-def _shown(tables: Tables, names: Sequence[str], *, own: bool = True) -> tuple[Method, ...]:
+def _shown(tables: Tables, names: Sequence[str], *, custom: bool = True) -> tuple[Method, ...]:
     found = methods_in(tables.cells)
-    return tuple(method for method in found if method.name in names or (own and method.role is Role.CUSTOM))
+    return tuple(method for method in found if method.name in names or (custom and method.role is Role.CUSTOM))
 
 
 def _over_rounds(
@@ -182,7 +182,7 @@ def _rounds(axes: Axes, lines: Lines, looks: Looks, measure: _Measure) -> None:
 
 
 def _seen(whole: Sequence[tuple[Method, Estimate]], measure: _Measure) -> str:
-    """The end of the story in words: all methods if they are few, or QI-DPFL and the extremes."""
+    """The values of the whole task as text: of all methods if they are few, else of QI-DPFL and the extremes."""
     named = [("", one) for one in whole]
     if len(whole) > len(MODELS):
         ranked = sorted(whole, key=lambda one: one[1].mean)
@@ -196,12 +196,12 @@ def _seen(whole: Sequence[tuple[Method, Estimate]], measure: _Measure) -> str:
     seeds = [found.n for _, found in whole]
     bands = f"Bands and bars are 95 % intervals over {formatting.range_of(seeds)} seeds."
     if max(seeds) == 1:
-        bands = "One seed, so there are no bands."
-    return f"At the right, {measure.whole_label.removesuffix(', in %')}: {values}. {bands}"
+        bands = "There is one seed, so there are no bands."
+    return f"On the right, {measure.whole_label.removesuffix(', in %')}: {values}. {bands}"
 
 
 def calibration(tables: Tables, looks: Looks) -> Drawing | None:
-    """The accuracy that a total budget buys, the fitted curve, and the rewards it admits (Fig. 2)."""
+    """Accuracy against the total budget, the fitted curve, and the admissible rewards (Fig. 2)."""
     rows = tables.calibration
     measured = [(row.total, row.accuracy) for row in rows if row.total is not None and row.accuracy is not None]
     if not measured:
@@ -219,7 +219,7 @@ def calibration(tables: Tables, looks: Looks) -> Drawing | None:
             s=18,
             alpha=0.7,
             linewidth=0,
-            label="one run each",
+            label="runs",
         )
         if fit is not None and curve is not None:
             _curve(axes, curve)
@@ -237,7 +237,7 @@ def calibration(tables: Tables, looks: Looks) -> Drawing | None:
 
 
 def curve_of(fit: FitRow | None) -> AccuracyCurve | None:
-    """The fitted curve, with the range of budgets it speaks of."""
+    """The fitted curve with its range of validity; None if there is none."""
     if fit is None or fit.ceiling is None or fit.drop is None or fit.rate is None:
         return None
     return AccuracyCurve(
@@ -248,11 +248,11 @@ def curve_of(fit: FitRow | None) -> AccuracyCurve | None:
 def _curve(axes: Axes, curve: AccuracyCurve) -> None:
     totals = np.geomspace(curve.total_min, curve.total_max, 100)
     heights = [100 * curve.accuracy(total=float(total)) for total in totals]
-    axes.plot(totals, heights, color=VERMILION, linewidth=1.6, label="fitted curve, only where it was calibrated")
+    axes.plot(totals, heights, color=VERMILION, linewidth=1.6, label="fitted curve, within the calibrated range")
 
 
 def _admissible(axes: Axes, fit: FitRow, curve: AccuracyCurve) -> None:
-    """Shade the budgets that the admissible rewards buy."""
+    """Shade the budgets that belong to the admissible rewards."""
     if fit.reward_min is None or fit.target is None:
         return
     needed = curve.needed_total(accuracy=fit.target)
@@ -263,23 +263,23 @@ def _admissible(axes: Axes, fit: FitRow, curve: AccuracyCurve) -> None:
 
 def _rewards(fit: FitRow) -> str:
     low, high = formatting.number(fit.reward_min), formatting.number(fit.reward_max)
-    return f"{low} and more" if fit.reward_max is None else f"{low} to {high}"
+    return f"{low} or more" if fit.reward_max is None else f"{low} to {high}"
 
 
 def _calibration_caption(tables: Tables, fit: FitRow | None) -> str:
     kept = [row.selected for row in tables.calibration if row.accuracy is not None]
     about = (
-        f"{len(kept)} runs with {formatting.range_of(kept)} clients and the same reward in every round, judged on "
+        f"{len(kept)} runs with {formatting.range_of(kept)} clients and the same reward in every round, evaluated on "
         "validation records of the training data."
     )
     failed = len(tables.calibration) - len(kept)
     if failed:
-        about += f" {failed} more failed."
+        about += f" {failed} more {'run' if failed == 1 else 'runs'} failed."
     if fit is None:
-        return f"{about} Too few are left for a curve."
+        return f"{about} These are too few for a curve."
     if curve_of(fit) is None:
         return f"{about} They determine no curve ({fit.status})."
-    fitted = f"The curve misses them by {formatting.number(100 * fit.rmse, digits=2)} points (root mean square)."
+    fitted = f"The root mean square error of the curve is {formatting.number(100 * fit.rmse, digits=2)} points."
     if fit.reward_min is None:
         return f"{about} {fitted} No reward is admissible ({fit.range_status})."
-    return f"{about} {fitted} Admissible are rewards of {_rewards(fit)} per round."
+    return f"{about} {fitted} Rewards of {_rewards(fit)} per round are admissible."

@@ -1,7 +1,7 @@
-"""How figures look: one look per method everywhere, colours that colour-blind readers tell apart, the same bytes twice.
+"""The style of figures: one look per method in all figures, and the same bytes in every run.
 
-Colours are those of Okabe and Ito; a family of methods shares one, and dashes and markers tell its members apart, also
-in a print without colours.
+The colours are those of Okabe and Ito, which colour-blind readers can distinguish. Related methods share a colour and
+differ in line style and marker, which also works in a print without colours.
 """
 
 import io
@@ -60,7 +60,7 @@ Lines = Sequence[tuple[Method, Points]]
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """A figure of one condition that can be drawn, and what is seen on it."""
+    """A figure of one condition that can be drawn, with its caption."""
 
     name: str
     title: str
@@ -88,9 +88,9 @@ _CUSTOM_MARKERS = ("*", "8", "H")
 
 
 def looks(names: Iterable[str]) -> Looks:
-    """The look of every method; those of one's own get theirs by name, in turn."""
-    own = sorted(set(names) - BY_NAME.keys())
-    return _LOOKS | {name: _custom_look(index) for index, name in enumerate(own)}
+    """The look of every method. Custom methods get theirs in the order of their names."""
+    custom = sorted(set(names) - BY_NAME.keys())
+    return _LOOKS | {name: _custom_look(index) for index, name in enumerate(custom)}
 
 
 def _custom_look(index: int) -> Look:
@@ -103,9 +103,9 @@ def _custom_look(index: int) -> Look:
 
 
 def rendered(drawing: Drawing, condition: Condition, *, scale_note: str = "") -> bytes:
-    """The PNG of a figure under its title, which also says what is smaller than in the paper: pictures travel alone.
+    """The PNG of a figure with its title. The title includes the scale note because figures are often copied alone.
 
-    The reader's own settings of matplotlib do not show in it, and are left as they were.
+    The user's matplotlib settings have no effect on it and are not changed.
     """
     with matplotlib.style.context(["default", _STYLE]):
         buffer = io.BytesIO()
@@ -117,9 +117,9 @@ def rendered(drawing: Drawing, condition: Condition, *, scale_note: str = "") ->
 
 
 def line(axes: Axes, look: Look, points: Points, *, turn: int) -> None:
-    """A mean over the rounds with its confidence band.
+    """Draw a mean over the rounds with its confidence band.
 
-    Lines mark their rounds in turn, so that those that coincide show the markers of all.
+    Each line has its markers at other rounds, so that the markers of all lines are visible where lines coincide.
     """
     step = max(1, len(points) // 6)
     rounds = [number for number, _ in points]
@@ -139,7 +139,7 @@ def line(axes: Axes, look: Look, points: Points, *, turn: int) -> None:
 
 
 def dots(axes: Axes, rows: Sequence[tuple[Method, Estimate]], look: Looks) -> None:
-    """A mean with its interval per method, the names at the right: they are the legend as well."""
+    """Draw a mean with its interval per method. The method names on the right are also the legend."""
     for height, (method, found) in enumerate(rows):
         shown = look[method.name]
         axes.errorbar(
@@ -162,7 +162,7 @@ def dots(axes: Axes, rows: Sequence[tuple[Method, Estimate]], look: Looks) -> No
 
 
 def focus(axes: Axes, lines: Iterable[Points], *, floor: float, ceiling: float) -> None:
-    """Show all means and as much of their bands as leaves them readable: bands of few seeds can be very wide."""
+    """Limit the axis so that means stay readable: with few seeds the bands can be very wide."""
     points = [found for points in lines for _, found in points]
     low, high = min(found.mean for found in points), max(found.mean for found in points)
     room = 0.5 * (high - low) or 0.1 * abs(high) or 1.0
