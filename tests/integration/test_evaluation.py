@@ -19,10 +19,11 @@ from qidpfl_server.plugins.workloads import describe_workload
 from qidpfl_server.service.aggregation import initial_parameters
 from qidpfl_server.service.evaluation import Evaluators
 from qidpfl_shared.protocol import layouts
+from qidpfl_shared.protocol.layouts import NETWORKS
 from qidpfl_shared.protocol.presets import PRESETS, preset
 from qidpfl_shared.protocol.task_spec import TaskSpec, WorkloadSpec
 from qidpfl_shared.protocol.wire import Vector32, flatten, unflatten
-from qidpfl_shared.workloads.builtin import DATA_SETS, NETWORKS
+from qidpfl_shared.workloads.builtin import DATA_SETS
 from qidpfl_shared.workloads.datasets.folder import DataFolder
 from qidpfl_shared.workloads.datasets.images import Images
 from qidpfl_shared.workloads.loading import load_workload
@@ -113,7 +114,7 @@ def test_the_digits_are_evaluated_without_torch() -> None:
 @pytest.mark.parametrize("dataset", DATA_SETS)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_layout_that_a_task_must_have_is_that_of_the_built_in_network(dataset: str, network: str) -> None:
-    labels = DATA_SETS[dataset].labels
+    labels = DATA_SETS[dataset].facts.labels
     try:
         workload = load_workload(WorkloadSpec(dataset=dataset, network=network, labels=labels))
     except UnknownWorkload:

@@ -128,7 +128,7 @@ def test_a_record_that_overflows_is_no_fault_of_the_network(value: float) -> Non
 
 
 def example(data_dir: Path | None = None) -> Workload:
-    return load_workload(TWO_LABELS, own=EXAMPLE, data_dir=data_dir)
+    return load_workload(TWO_LABELS, custom=EXAMPLE, data_dir=data_dir)
 
 
 def test_the_example_on_a_csv_file_can_be_learnt_and_divided() -> None:
@@ -158,7 +158,7 @@ def test_the_example_reads_the_owners_folder(tmp_path: Path) -> None:
 def test_a_class_is_also_found_in_a_module_of_the_current_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(ROOT / "examples")
-    workload = load_workload(TWO_LABELS, own="csv_workload:Cells")
+    workload = load_workload(TWO_LABELS, custom="csv_workload:Cells")
     assert workload.labels == 2
     monkeypatch.delitem(sys.modules, "csv_workload")
 
@@ -193,7 +193,7 @@ GOOD = {
 def own(folder: Path, **changes: str) -> Workload:
     path = folder / "own.py"
     path.write_text(OWN.format(**{**GOOD, **changes}))
-    return load_workload(TWO_LABELS, own=f"{path}:Own")
+    return load_workload(TWO_LABELS, custom=f"{path}:Own")
 
 
 def test_a_good_class_of_ones_own_is_taken(tmp_path: Path) -> None:
@@ -259,15 +259,15 @@ def test_wrong_networks_are_refused(tmp_path: Path, network: str, problem: str) 
 )
 def test_a_class_that_is_not_there_is_a_clear_error(name: str, problem: str) -> None:
     with pytest.raises(UnknownWorkload, match=problem):
-        load_workload(TWO_LABELS, own=name)
+        load_workload(TWO_LABELS, custom=name)
 
 
 def test_a_task_that_claims_convexity_needs_a_workload_that_does() -> None:
     claimed = WorkloadSpec(dataset="anything", network="own", labels=2, convex=True)
-    assert load_workload(claimed, own=EXAMPLE).convex
+    assert load_workload(claimed, custom=EXAMPLE).convex
     source = f"{ROOT / 'tests' / 'integration' / 'test_workloads.py'}:Curved"
     with pytest.raises(LayoutMismatch, match="convex"):
-        load_workload(claimed, own=source)
+        load_workload(claimed, custom=source)
 
 
 class Curved:

@@ -18,6 +18,10 @@ MODULES = [
     "qidpfl_shared.core.money",
     "qidpfl_shared.core.reward",
     "qidpfl_shared.core.selection",
+    "qidpfl_shared.protocol.presets",
+    "qidpfl_shared.workloads.custom",
+    "qidpfl_shared.workloads.records",
+    "qidpfl_shared.workloads.workload",
 ]
 
 

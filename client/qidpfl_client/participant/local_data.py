@@ -36,7 +36,7 @@ class LocalData:
 
     def __call__(self, spec: TaskSpec) -> "OpenedData":
         wanted = spec.workload.whole if self.all_records else spec.workload
-        workload = load_workload(wanted, data_dir=self.data_dir, own=self.custom_workload)
+        workload = load_workload(wanted, data_dir=self.data_dir, custom=self.custom_workload)
         network = workload.network()
         check_layout(network, spec.layout)
         check_records_stay_apart(network)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.protocol.task_spec import TaskSpec
 from qidpfl_shared.protocol.wire import WireError, flatten
-from qidpfl_shared.workloads.custom import own_workload, published_name
+from qidpfl_shared.workloads.custom import custom_workload, published_name
 from qidpfl_shared.workloads.workload import Workload, WorkloadError
 
 from ..errors import CoordinatorError
@@ -52,7 +52,7 @@ class CustomWorkload:
 def find_workload(name: str, data_dir: Path | None) -> Workload:
     """The workload of this name, also from a module in the current folder. Nothing is read of its data."""
     try:
-        return own_workload(name, data_dir=data_dir)
+        return custom_workload(name, data_dir=data_dir)
     except WorkloadError as error:
         raise CoordinatorError(str(error)) from error
 

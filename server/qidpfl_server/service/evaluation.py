@@ -90,7 +90,7 @@ class Evaluators:
         if whole not in self._loaded:
             own = self._own.get(workload.dataset)
             # A download would hold up a settlement.
-            self._loaded[whole] = load_workload(whole, data_dir=self._data_dir, own=own, download=False)
+            self._loaded[whole] = load_workload(whole, data_dir=self._data_dir, custom=own, download=False)
         return portion(self._loaded[whole], workload)
 
 

@@ -1,33 +1,75 @@
-"""The tensor layouts of the built-in networks."""
+"""The facts of the built-in data sets and networks: labels, image shapes, and the tensors of a model.
+
+This is the only place that states them. The presets, the checks of a task and the workloads read them here.
+"""
 
 import math
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from .wire import TensorLayout, TensorSpec
 
-# Labels, and the channels, height and width of one record, of every built-in data set.
-_DATA_SETS = {
-    "digits": (10, (1, 8, 8)),
-    "mnist": (10, (1, 28, 28)),
-    "cifar10": (10, (3, 32, 32)),
-    "emnist": (62, (1, 28, 28)),
-    "emnist-small": (62, (1, 28, 28)),
+NETWORKS = ("linear", "lenet", "mcmahan")
+# Two unpadded 5x5 convolutions, each followed by pooling, need at least this side.
+LENET_MIN_SIDE = 16
+# The network of McMahan et al. takes the centre of a colour image.
+MCMAHAN_CHANNELS, MCMAHAN_SIDE = 3, 24
+
+
+class ImageShape(NamedTuple):
+    """The shape of one image."""
+
+    channels: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What a task needs to know of a data set of images."""
+
+    labels: int
+    shape: ImageShape
+
+
+DATA_SETS = {
+    "digits": ImageFacts(10, ImageShape(1, 8, 8)),
+    "mnist": ImageFacts(10, ImageShape(1, 28, 28)),
+    "cifar10": ImageFacts(10, ImageShape(3, 32, 32)),
+    "emnist": ImageFacts(62, ImageShape(1, 28, 28)),
+    "emnist-small": ImageFacts(62, ImageShape(1, 28, 28)),
 }
 
 
-def built_in(*, dataset: str, network: str) -> TensorLayout | None:
-    """The layout of a built-in network on a built-in data set; None where either is somebody's own."""
-    if dataset not in _DATA_SETS:
-        return None
-    labels, (channels, height, width) = _DATA_SETS[dataset]
+def accepts(network: str, shape: ImageShape) -> bool:
+    """Whether a built-in network accepts images of this shape."""
+    side = min(shape.height, shape.width)
     match network:
         case "linear":
-            return linear(inputs=math.prod((channels, height, width)), labels=labels)
+            return True
         case "lenet":
-            return lenet(channels=channels, side=height, labels=labels) if height >= 16 else None
+            return side >= LENET_MIN_SIDE
         case "mcmahan":
-            return mcmahan_cifar(labels=labels) if channels == 3 else None
+            return shape.channels == MCMAHAN_CHANNELS and side >= MCMAHAN_SIDE
         case _:
-            return None
+            return False
+
+
+def built_in(*, dataset: str, network: str) -> TensorLayout | None:
+    """Return the layout of a built-in network on a built-in data set.
+
+    The result is None if either is not built in, or if the network does not accept these images.
+    """
+    facts = DATA_SETS.get(dataset)
+    if facts is None or not accepts(network, facts.shape):
+        return None
+    match network:
+        case "linear":
+            return linear(inputs=math.prod(facts.shape), labels=facts.labels)
+        case "lenet":
+            return lenet(channels=facts.shape.channels, side=facts.shape.height, labels=facts.labels)
+        case _:
+            return mcmahan_cifar(labels=facts.labels)
 
 
 def linear(*, inputs: int, labels: int) -> TensorLayout:
@@ -50,9 +92,9 @@ def lenet(*, channels: int, side: int, labels: int) -> TensorLayout:
 def mcmahan_cifar(*, labels: int) -> TensorLayout:
     """The CIFAR-10 network of McMahan et al. 2017, on 24x24 crops: 64 and 64 channels, then 384, 192, labels."""
     return _layout(
-        *_pair("conv1", (64, 3, 5, 5)),
+        *_pair("conv1", (64, MCMAHAN_CHANNELS, 5, 5)),
         *_pair("conv2", (64, 64, 5, 5)),
-        *_pair("full1", (384, 64 * 6 * 6)),
+        *_pair("full1", (384, 64 * (MCMAHAN_SIDE // 4) ** 2)),
         *_pair("full2", (192, 384)),
         *_pair("full3", (labels, 192)),
     )

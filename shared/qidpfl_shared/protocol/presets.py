@@ -1,4 +1,4 @@
-"""Ready-made tasks, by name, and how overrides change them."""
+"""The ready-made tasks by name, and how overrides change them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +19,6 @@ from .task_spec import (
     TaskSpec,
     WorkloadSpec,
 )
-from .wire import TensorLayout
 
 # Records per label in the training part of EMNIST ByClass (a stratified seventh of it): digits, A-Z, a-z.
 EMNIST_TRAINING_LABELS = (
@@ -39,14 +38,19 @@ class UnknownPreset(KeyError):
         self.name = name
 
     def __str__(self) -> str:
-        return f"unknown preset {self.name!r}; there are {', '.join(PRESETS)}"
+        return f"unknown preset {self.name!r}; use one of {', '.join(PRESETS)}"
 
 
 def preset(name: str, overrides: Mapping[str, Any] | None = None) -> TaskSpec:
-    """The task of this name, with some of its values replaced.
+    """Return the task of this name, with some of its values replaced.
 
-    Overrides are nested like the spec in JSON; objects are merged, everything else is replaced. Another mechanism
-    replaces the old one whole, because their parameters differ.
+    Overrides have the structure of the spec in JSON. Objects are merged; all other values are replaced. Another
+    mechanism replaces the whole old one, because their parameters differ.
+
+    Raises `UnknownPreset`, and pydantic's `ValidationError` if the result is not a valid task.
+
+    >>> preset("digits", {"game": {"horizon": 5}}).game.horizon
+    5
     """
     if name not in PRESETS:
         raise UnknownPreset(name)
@@ -57,7 +61,7 @@ def preset(name: str, overrides: Mapping[str, Any] | None = None) -> TaskSpec:
 
 
 def merged(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides on top of a spec, or of other overrides, by the rules of `preset`."""
+    """Merge overrides into a spec, or into other overrides, by the rules of `preset`."""
     result = dict(base)
     for key, value in overrides.items():
         known = result.get(key)
@@ -74,8 +78,9 @@ def _same_kind(known: Mapping[str, Any], override: Mapping[str, Any]) -> bool:
 
 def _task(
     *,
-    workload: WorkloadSpec,
-    layout: TensorLayout,
+    dataset: str,
+    network: str,
+    partition: Partition,
     horizon: int,
     discount: float,
     privacy_weight: float,
@@ -89,9 +94,16 @@ def _task(
     selection: SelectionSpec | None = None,
     min_share: float = 0.3,
 ) -> TaskSpec:
-    assert workload.partition is not None
+    layout = layouts.built_in(dataset=dataset, network=network)
+    assert layout is not None
     return TaskSpec(
-        workload=workload,
+        workload=WorkloadSpec(
+            dataset=dataset,
+            network=network,
+            labels=layouts.DATA_SETS[dataset].labels,
+            convex=network == "linear",
+            partition=partition,
+        ),
         layout=layout,
         selection=selection or SelectionSpec(),
         game=GameSpec(
@@ -107,7 +119,7 @@ def _task(
             lifetime_rho=lifetime_rho,
         ),
         aggregation=aggregation,
-        rounds=RoundsSpec(expected_clients=workload.partition.clients),
+        rounds=RoundsSpec(expected_clients=partition.clients),
         bounds=BoundsSpec(
             rho_max=rho_max,
             rho_min=rho_max / 1000,
@@ -118,12 +130,13 @@ def _task(
 
 
 def digits() -> TaskSpec:
-    """Scikit-learn's digits, embedded: ten clients, three of them with two labels only. With about 110 records per
-    client epsilon is about 12: a demonstration, not protection."""
+    """Scikit-learn's digits, which need no download: ten clients, three of them with two labels only. A client has
+    about 110 records and epsilon is about 12: a demonstration, not protection."""
     partition = Partition(kind=PartitionKind.QUALITY_MIX, clients=10, concentration=8.0, two_class_ordinals=(2, 5, 8))
     return _task(
-        workload=WorkloadSpec(dataset="digits", network="linear", labels=10, convex=True, partition=partition),
-        layout=layouts.linear(inputs=64, labels=10),
+        dataset="digits",
+        network="linear",
+        partition=partition,
         horizon=20,
         discount=0.93,
         privacy_weight=30.0,
@@ -147,8 +160,9 @@ def _mnist(
 ) -> TaskSpec:
     partition = partition or Partition(kind=PartitionKind.DIRICHLET_CLASS, clients=20, concentration=1.0)
     return _task(
-        workload=WorkloadSpec(dataset="mnist", network="linear", labels=10, convex=True, partition=partition),
-        layout=layouts.linear(inputs=784, labels=10),
+        dataset="mnist",
+        network="linear",
+        partition=partition,
         horizon=30,
         discount=0.9429,
         privacy_weight=1000.0,
@@ -169,7 +183,7 @@ def mnist() -> TaskSpec:
 
 
 def mnist_bad_clients() -> TaskSpec:
-    """MNIST where six of twenty clients hold two labels only: the union is skewed, and selection visibly helps."""
+    """MNIST where six of twenty clients hold two labels only. The union is skewed, and selection visibly helps."""
     partition = Partition(
         kind=PartitionKind.QUALITY_MIX, clients=20, concentration=8.0, two_class_ordinals=(2, 5, 8, 11, 14, 17)
     )
@@ -177,7 +191,7 @@ def mnist_bad_clients() -> TaskSpec:
 
 
 def mnist_paper() -> TaskSpec:
-    """The paper's local SGD on MNIST with a proof: bolt_on at its rate 0.01, uniform weights, nobody left out."""
+    """The paper's local SGD on MNIST with a proof: bolt_on at its rate 0.01, uniform weights, no client left out."""
     return _mnist(
         mechanism=BoltOn(learning_rate=0.01, epochs=1, batch_size=64, feature_norm=10.0),
         convexity=0.085,
@@ -202,8 +216,9 @@ def _emnist(
 ) -> TaskSpec:
     partition = Partition(kind=PartitionKind.DIRICHLET_CLASS, clients=clients, concentration=1.0)
     return _task(
-        workload=WorkloadSpec(dataset=dataset, network="lenet", labels=62, partition=partition),
-        layout=layouts.lenet(channels=1, side=28, labels=62),
+        dataset=dataset,
+        network="lenet",
+        partition=partition,
         horizon=30,
         discount=0.901,
         privacy_weight=privacy_weight,
@@ -213,7 +228,7 @@ def _emnist(
         rho_max=rho_max,
         reward_max=800,
         aggregation=AggregationSpec(learning_rate=3.0, momentum=0.9),
-        # A uniform reference would refuse everybody: digits are a half of the records.
+        # A uniform reference would refuse all clients: half of the records are digits.
         selection=SelectionSpec(reference="given", reference_weights=tuple(map(float, EMNIST_TRAINING_LABELS))),
     )
 
@@ -227,17 +242,18 @@ def emnist() -> TaskSpec:
 
 def emnist_small() -> TaskSpec:
     """EMNIST ByClass for laptops: ten clients of 1000 records. At that size epsilon is about 27."""
-    # Noise of a smaller budget would be as large as the differences between clients, and refuse most of them.
+    # With a smaller budget the noise would be as large as the differences between clients, and most would be refused.
     return _emnist(
         dataset="emnist-small", clients=10, privacy_weight=30.0, histogram_rho=0.1, lifetime_rho=10.0, rho_max=2.0
     )
 
 
-def _cifar10(network: str, layout: TensorLayout, *, lifetime_rho: float, rho_max: float) -> TaskSpec:
+def _cifar10(network: str, *, lifetime_rho: float, rho_max: float) -> TaskSpec:
     partition = Partition(kind=PartitionKind.DIRICHLET_CLASS, clients=10, concentration=1.0)
     return _task(
-        workload=WorkloadSpec(dataset="cifar10", network=network, labels=10, partition=partition),
-        layout=layout,
+        dataset="cifar10",
+        network=network,
+        partition=partition,
         horizon=80,
         discount=0.9664,
         privacy_weight=100.0,
@@ -252,13 +268,13 @@ def _cifar10(network: str, layout: TensorLayout, *, lifetime_rho: float, rho_max
 
 def cifar10() -> TaskSpec:
     """CIFAR-10 with a small network: ten clients of about 5000 records, epsilon about 13."""
-    return _cifar10("lenet", layouts.lenet(channels=3, side=32, labels=10), lifetime_rho=4.0, rho_max=0.3)
+    return _cifar10("lenet", lifetime_rho=4.0, rho_max=0.3)
 
 
 def cifar10_paper() -> TaskSpec:
     """CIFAR-10 with the paper's network (McMahan et al.): cannot be both private and accurate with 5000 records per
     client; epsilon is above 30."""
-    return _cifar10("mcmahan", layouts.mcmahan_cifar(labels=10), lifetime_rho=15.0, rho_max=1.0)
+    return _cifar10("mcmahan", lifetime_rho=15.0, rho_max=1.0)
 
 
 PRESETS: dict[str, Callable[[], TaskSpec]] = {

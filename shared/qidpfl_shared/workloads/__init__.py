@@ -1,1 +1,1 @@
-"""What a task learns: data sets, how a testbed divides them, and networks. Torch is loaded only where it is needed."""
+"""The workloads of tasks: data sets, their division in a testbed, and networks. Torch is imported only when needed."""

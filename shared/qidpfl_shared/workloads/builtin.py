@@ -1,4 +1,4 @@
-"""The built-in data sets, by name, and the workloads that they make together with a network."""
+"""The built-in data sets by name, and the workloads that they form with a network."""
 
 import math
 from collections.abc import Callable
@@ -6,72 +6,65 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from .datasets import cifar, digits, emnist, mnist
+from ..protocol import layouts
+from ..protocol.layouts import LENET_MIN_SIDE, MCMAHAN_SIDE, NETWORKS, ImageFacts
+from .datasets import cifar, digits, mnist
 from .datasets.folder import DataFolder
-from .datasets.images import Images, ImageShape
+from .datasets.images import Images
 from .records import Records
 from .workload import UnknownWorkload
 
 if TYPE_CHECKING:
     from torch import nn
 
-_CROP_SIDE = 24
-
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """Images of one shape: how they are read, and the public constants that make inputs of their pixels."""
+    """How images are read, and the public constants that turn pixels into inputs: pixel·scale + shift."""
 
-    labels: int
-    shape: ImageShape
+    facts: ImageFacts
     read: Callable[[DataFolder, bool], Images]
     scale: float
     shift: float = 0.0
 
 
 # No constant is computed from records. Those of CIFAR-10 and EMNIST are round numbers near the published means and
-# deviations: tanh units that get pixels/255 learn far more slowly.
+# deviations: networks with tanh units learn far more slowly from pixels/255.
 DATA_SETS: dict[str, DataSet] = {
     "digits": DataSet(
-        labels=10,
-        shape=ImageShape(1, 8, 8),
+        facts=layouts.DATA_SETS["digits"],
         read=lambda _, training: digits.read_digits(training=training),
         scale=1 / 16,
     ),
     "mnist": DataSet(
-        labels=10,
-        shape=ImageShape(1, 28, 28),
+        facts=layouts.DATA_SETS["mnist"],
         read=lambda folder, training: mnist.read_mnist(folder, training=training),
         scale=1 / 255,
     ),
     "cifar10": DataSet(
-        labels=10,
-        shape=ImageShape(3, 32, 32),
+        facts=layouts.DATA_SETS["cifar10"],
         read=lambda folder, training: cifar.read_cifar10(folder, training=training),
         scale=1 / (0.25 * 255),
         shift=-0.5 / 0.25,
     ),
     "emnist": DataSet(
-        labels=62,
-        shape=ImageShape(1, 28, 28),
-        read=lambda folder, training: emnist.read_emnist(folder, training=training),
+        facts=layouts.DATA_SETS["emnist"],
+        read=lambda folder, training: mnist.read_emnist(folder, training=training),
         scale=3 / 255,
         shift=-0.5,
     ),
     "emnist-small": DataSet(
-        labels=62,
-        shape=ImageShape(1, 28, 28),
-        read=lambda folder, training: emnist.read_emnist_small(folder, training=training),
+        facts=layouts.DATA_SETS["emnist-small"],
+        read=lambda folder, training: mnist.read_emnist_small(folder, training=training),
         scale=3 / 255,
         shift=-0.5,
     ),
 }
-NETWORKS = ("linear", "lenet", "mcmahan")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltIn:
-    """A built-in data set with a built-in network. Each part of the data is read once, when it is first asked for."""
+    """A built-in data set with a built-in network. Each part of the data is read once, when it is first used."""
 
     data_set: DataSet
     network_name: str
@@ -79,7 +72,7 @@ class BuiltIn:
 
     @property
     def labels(self) -> int:
-        return self.data_set.labels
+        return self.data_set.facts.labels
 
     @property
     def convex(self) -> bool:
@@ -87,13 +80,13 @@ class BuiltIn:
 
     @property
     def record_shape(self) -> tuple[int, ...]:
-        """The shape of one record as the network takes it."""
-        shape = self.data_set.shape
+        """The shape of one record as the network accepts it."""
+        shape = self.data_set.facts.shape
         match self.network_name:
             case "linear":
                 return (math.prod(shape),)
             case "mcmahan":
-                return (shape.channels, _CROP_SIDE, _CROP_SIDE)
+                return (shape.channels, MCMAHAN_SIDE, MCMAHAN_SIDE)
             case _:
                 return tuple(shape)
 
@@ -121,22 +114,28 @@ class BuiltIn:
         if self.network_name == "linear":
             images = images.flat()
         elif self.network_name == "mcmahan":
-            images = images.centre(_CROP_SIDE)
+            images = images.centre(MCMAHAN_SIDE)
         return Records(
             features=images.pixels, labels=images.labels, scale=self.data_set.scale, shift=self.data_set.shift
         )
 
 
 def built_in(*, dataset: str, network: str, folder: DataFolder) -> BuiltIn:
-    """The workload of a built-in data set and network."""
+    """Return the workload of a built-in data set and network.
+
+    Raises `UnknownWorkload` for an unknown name, or if the network does not accept images of this shape.
+    """
     if dataset not in DATA_SETS:
-        raise UnknownWorkload(f"there is no data set {dataset!r}; there are {', '.join(DATA_SETS)}")
+        raise UnknownWorkload(f"there is no data set {dataset!r}; use one of {', '.join(DATA_SETS)}")
     if network not in NETWORKS:
-        raise UnknownWorkload(f"there is no network {network!r}; there are {', '.join(NETWORKS)}")
+        raise UnknownWorkload(f"there is no network {network!r}; use one of {', '.join(NETWORKS)}")
     data_set = DATA_SETS[dataset]
-    channels, height, width = data_set.shape
-    if network == "mcmahan" and (channels != 3 or min(height, width) < _CROP_SIDE):
-        raise UnknownWorkload(f"network 'mcmahan' takes coloured images of at least 24x24, but {dataset!r} has none")
-    if network == "lenet" and min(height, width) < 16:
-        raise UnknownWorkload(f"network 'lenet' takes images of at least 16x16, but {dataset!r} has {height}x{width}")
+    shape = data_set.facts.shape
+    if not layouts.accepts(network, shape):
+        side = LENET_MIN_SIDE if network == "lenet" else MCMAHAN_SIDE
+        kind = "images" if network == "lenet" else "colour images"
+        has = f"{shape.height}x{shape.width} with {shape.channels} channel{'s' if shape.channels > 1 else ''}"
+        raise UnknownWorkload(
+            f"network {network!r} accepts {kind} of at least {side}x{side}, but {dataset!r} has {has}"
+        )
     return BuiltIn(data_set=data_set, network_name=network, folder=folder)

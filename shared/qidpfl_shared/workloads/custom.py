@@ -1,6 +1,6 @@
-"""Workloads of a user's own: a class that the owner of this machine names on a command line.
+"""Custom workloads: a class that the owner of this machine names on a command line.
 
-Importing runs code, so that the name never comes from a coordinator or a task.
+Importing runs code. The name therefore never comes from a server or a task.
 """
 
 import importlib
@@ -26,18 +26,18 @@ _METHODS = ("training", "held_out", "network")
 
 @dataclass(frozen=True)
 class CheckedWorkload:
-    """A user's workload, whose answers are checked before anything is computed with them."""
+    """A user's workload. Its results are checked before they are used."""
 
     name: str
-    own: Workload
+    custom: Workload
 
     @property
     def labels(self) -> int:
-        return self.own.labels
+        return self.custom.labels
 
     @property
     def convex(self) -> bool:
-        return self.own.convex
+        return self.custom.convex
 
     def training(self) -> Records:
         return self._training
@@ -68,7 +68,7 @@ class CheckedWorkload:
 
     def _called(self, method: str) -> Any:
         try:
-            return getattr(self.own, method)()
+            return getattr(self.custom, method)()
         except WorkloadError:
             raise
         except Exception as error:
@@ -82,8 +82,11 @@ class CheckedWorkload:
         return records
 
 
-def own_workload(name: str, *, data_dir: Path | None) -> CheckedWorkload:
-    """The workload `module:Class` or `path/to/file.py:Class`, made with its data folder."""
+def custom_workload(name: str, *, data_dir: Path | None) -> CheckedWorkload:
+    """Import `module:Class` or `path/to/file.py:Class`, and create the workload with its data folder.
+
+    Raises `UnknownWorkload` if there is no such class, and `WorkloadError` if it fails or lacks a member.
+    """
     place, colon, class_name = name.rpartition(":")
     if not colon or not place or not class_name:
         raise UnknownWorkload(f"{name!r} is neither module:Class nor path/to/file.py:Class")
@@ -92,23 +95,27 @@ def own_workload(name: str, *, data_dir: Path | None) -> CheckedWorkload:
     if not callable(maker):
         raise UnknownWorkload(f"{place} has no class {class_name!r}")
     try:
-        own = maker(data_dir=data_dir)
+        custom = maker(data_dir=data_dir)
     except WorkloadError:
         raise
     except Exception as error:
-        raise WorkloadError(f"{name}: making the workload failed: {described(error)}") from error
-    _check_members(name, own)
-    return CheckedWorkload(name, own)
+        raise WorkloadError(f"{name}: creating the workload failed: {described(error)}") from error
+    _check_members(name, custom)
+    return CheckedWorkload(name, custom)
 
 
 def published_name(name: str) -> str:
-    """How a task calls this workload: a file by its stem, because its folder is nobody else's business."""
+    """Return the name of this workload in a task. A file is named by its stem, so its folder stays private.
+
+    >>> published_name("/home/me/cells.py:Cells")
+    'cells:Cells'
+    """
     place, _, class_name = name.rpartition(":")
     return f"{Path(place).stem if place.endswith('.py') else place}:{class_name}"
 
 
 def _module_named(name: str) -> ModuleType:
-    # Installed commands do not look into the current folder by themselves. Last, so that it hides nothing installed.
+    # Installed commands do not search the current folder. It comes last, so it hides no installed module.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
@@ -124,16 +131,16 @@ def _module_of_file(path: Path) -> ModuleType:
         raise UnknownWorkload(str(error)) from error
 
 
-def _check_members(name: str, own: Any) -> None:
-    missing = [member for member in ("labels", "convex", *_METHODS) if not hasattr(own, member)]
+def _check_members(name: str, custom: Any) -> None:
+    missing = [member for member in ("labels", "convex", *_METHODS) if not hasattr(custom, member)]
     if missing:
         raise WorkloadError(f"{name} lacks {', '.join(missing)}: a workload has labels, convex, {', '.join(_METHODS)}")
-    if isinstance(own.labels, bool) or not isinstance(own.labels, int) or own.labels < 1:
-        raise WorkloadError(f"{name}: labels must be a whole number of at least 1, not {own.labels!r}")
-    if not isinstance(own.convex, bool):
-        raise WorkloadError(f"{name}: convex must be True or False, not {own.convex!r}")
+    if isinstance(custom.labels, bool) or not isinstance(custom.labels, int) or custom.labels < 1:
+        raise WorkloadError(f"{name}: labels must be a whole number of at least 1, not {custom.labels!r}")
+    if not isinstance(custom.convex, bool):
+        raise WorkloadError(f"{name}: convex must be True or False, not {custom.convex!r}")
     for method in _METHODS:
-        if not callable(getattr(own, method)):
+        if not callable(getattr(custom, method)):
             raise WorkloadError(f"{name}: {method} must be a method")
 
 

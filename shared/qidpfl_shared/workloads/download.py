@@ -1,4 +1,4 @@
-"""Downloads of data sets through torchvision, which knows where they are and checks their md5."""
+"""Download data sets through torchvision, which knows their addresses and checks their md5."""
 
 import os
 import socket
@@ -15,15 +15,15 @@ _TIMEOUT_S = 60.0
 
 
 def download(dataset: str, *, into: Path) -> None:
-    """Put the files of a data set into a folder; progress goes to standard error.
+    """Download the files of a data set into a folder. Progress goes to standard error.
 
-    They are fetched beside their place and moved when they are complete, so that several programs may do it at once
-    and an interrupted download leaves nothing that looks like data.
+    The files are downloaded to a temporary folder and moved when they are complete. Several processes may therefore
+    download at once, and an interrupted download leaves no incomplete file. Raises `DataMissing` if it fails.
     """
     try:
         datasets = import_torchvision()
     except ImportError as error:
-        raise DataMissing(f"{dataset}: torchvision, which downloads it, is not installed") from error
+        raise DataMissing(f"{dataset}: torchvision is needed for its download; install it") from error
     made = [folder for folder in (into, *into.parents) if not folder.exists()]
     try:
         into.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def _fetch_emnist(datasets: ModuleType, root: Path) -> None:
 
 
 def _fetch_cifar10(datasets: ModuleType, root: Path) -> None:
-    # Not through the data set itself, which would unpickle what it has fetched.
+    # Not through torchvision's data set, which would unpickle the downloaded files.
     source = datasets.CIFAR10
     datasets.utils.download_and_extract_archive(source.url, root, filename=source.filename, md5=source.tgz_md5)
     (root / source.filename).unlink()
@@ -70,7 +70,7 @@ def _move(source: Path, target: Path) -> None:
 
 @contextmanager
 def _timeout() -> Iterator[None]:
-    """A limit for connections that torchvision opens without one."""
+    """Set a timeout for connections. torchvision opens them without one."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_TIMEOUT_S)
     try:

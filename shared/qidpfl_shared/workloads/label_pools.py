@@ -1,4 +1,4 @@
-"""The records of each label in random order, from which a partition takes without putting back."""
+"""`LabelPools`: the records of each label in random order. A partition draws from them without replacement."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ Shard = npt.NDArray[np.int64]
 
 
 class LabelPools:
-    """What is left of every label that occurs."""
+    """The records of every label that are not taken yet."""
 
     def __init__(self, labels: Labels, rng: np.random.RandomState) -> None:
         order = np.argsort(labels, kind="stable").astype(np.int64)
@@ -23,21 +23,21 @@ class LabelPools:
         self.present: tuple[int, ...] = tuple(self._pools)
 
     def prior(self) -> npt.NDArray[np.float64]:
-        """How frequent each of the present labels was before anything was taken."""
+        """Return the frequency of each present label before any record was taken."""
         return np.array(self._sizes) / sum(self._sizes)
 
     def left(self, label: int) -> int:
-        """How many records of a label are left."""
+        """Return the number of records of a label that are left."""
         return len(self._pools[label])
 
     def take(self, label: int, count: int) -> Shard:
-        """So many records of a label, or as many as there are."""
+        """Take `count` records of a label, or all that are left."""
         pool = self._pools[label]
         self._pools[label] = pool[count:]
         return pool[:count]
 
     def take_like(self, weights: Sequence[int], size: int) -> Shard:
-        """So many records, of the present labels in these proportions as far as there are enough of each."""
+        """Take `size` records. The labels have these proportions as far as enough records are left."""
         taken: list[Shard] = []
         wanted = size
         while wanted > 0 and any(self.left(label) for label in self.present):
@@ -45,7 +45,7 @@ class LabelPools:
                 weight if self.left(label) else 0 for weight, label in zip(weights, self.present, strict=True)
             ]
             if not any(open_weights):
-                # Nothing is left of the labels it wants: the others in equal parts.
+                # No record of the wanted labels is left: take the others in equal parts.
                 open_weights = [int(self.left(label) > 0) for label in self.present]
             for label, count in zip(self.present, _parts(wanted, open_weights), strict=True):
                 taken.append(self.take(label, count))
@@ -53,7 +53,7 @@ class LabelPools:
         return np.concatenate([np.empty(0, dtype=np.int64), *taken])
 
     def take_pair(self, pair: tuple[int, int], size: int) -> Shard:
-        """So many records of two labels, half of each; of the two fullest labels if these have too few."""
+        """Take `size` records of two labels, half of each. If they have too few, use the two most frequent ones."""
         halves = (size - size // 2, size // 2)
         if any(self.left(label) < half for label, half in zip(pair, halves, strict=True)):
             one, two, *_ = sorted(self.present, key=lambda label: (-self.left(label), label))
@@ -62,7 +62,7 @@ class LabelPools:
 
 
 def _parts(size: int, weights: Sequence[int]) -> list[int]:
-    """A size in proportion to the weights: rounded down, then one more for the largest remainders."""
+    """Divide a size in proportion to the weights: rounded down, then one more for the largest remainders."""
     total = sum(weights)
     parts = [size * weight // total for weight in weights]
     by_remainder = sorted(range(len(weights)), key=lambda place: (-(size * weights[place] % total), place))

@@ -1,7 +1,7 @@
-"""How a testbed divides one data set: shards that every machine computes alike, from the labels and a seed.
+"""How a testbed divides one data set. Every machine computes the same shards from the labels and a seed.
 
-Randomness comes from numpy's old generator, whose stream is promised never to change. Random proportions become whole
-numbers before anything is divided by them, so that no order of summation can move a record to another client.
+The random numbers come from numpy's old generator, because its stream is guaranteed not to change. Random proportions
+become whole numbers before they are used, so that rounding cannot move a record to another client.
 """
 
 import math
@@ -15,30 +15,33 @@ from .label_pools import LabelPools, Shard
 from .records import Labels
 from .workload import PartitionError
 
-# Class-wise Dirichlet shards may come out empty: nobody is left with fewer, where there are enough for all.
+# Class-wise Dirichlet shards may be empty. Each client gets at least this many records, if there are enough.
 LEAST_RECORDS = 10
-# Sizes of quality_mix, in percent of an equal share: room is left, so that the labels wanted are there to the end.
+# Sizes of quality_mix, in percent of an equal share. Below 100, so that the last client still gets its labels.
 _SIZE_PERCENT = (73, 87)
 _WHOLE = 1 << 32
 
 
 def shard(*, labels: Labels, partition: Partition, ordinal: int) -> Shard:
-    """The records of one client, as ascending indices into the training records."""
+    """Return the records of one client, as ascending indices into the training records.
+
+    Raises `PartitionError` if there is no such shard, or if the records cannot be divided.
+    """
     require_shard(partition, ordinal)
     return all_shards(labels=labels, partition=partition)[ordinal]
 
 
 def require_shard(partition: Partition, ordinal: int) -> None:
-    """Refuse an ordinal that the partition has no shard for."""
+    """Raise `PartitionError` if the partition has no shard for this ordinal."""
     if not 0 <= ordinal < partition.clients:
         raise PartitionError(
             f"there is no shard {ordinal}: the task divides its data among {partition.clients} clients, 0 to"
-            f" {partition.clients - 1}; more clients need data of their own"
+            f" {partition.clients - 1}; other clients must use their own data"
         )
 
 
 def all_shards(*, labels: Labels, partition: Partition) -> list[Shard]:
-    """The records of every client: no record belongs to two."""
+    """Return the records of each client. No record belongs to two clients. Raises `PartitionError`."""
     if len(labels) < partition.clients:
         raise PartitionError(f"{len(labels)} records cannot be divided among {partition.clients} clients")
     rng = np.random.RandomState(partition.seed)
@@ -53,7 +56,7 @@ def _iid(labels: Labels, partition: Partition, rng: np.random.RandomState) -> li
 
 
 def _dirichlet_class(labels: Labels, partition: Partition, rng: np.random.RandomState) -> list[Shard]:
-    """Every label is divided in Dirichlet proportions of its own: unequal sizes, a mild skew at 1."""
+    """Divide each label in separate Dirichlet proportions: unequal sizes, a mild skew at 1."""
     parts: list[list[Shard]] = [[] for _ in range(partition.clients)]
     pools = LabelPools(labels, rng)
     for label in pools.present:
@@ -61,10 +64,10 @@ def _dirichlet_class(labels: Labels, partition: Partition, rng: np.random.Random
         for part, piece in zip(parts, _cut(pools.take(label, pools.left(label)), weights), strict=True):
             part.append(piece)
     shards = [rng.permutation(np.concatenate(part)) for part in parts]
-    return _nobody_left_short(shards, least=min(LEAST_RECORDS, len(labels) // partition.clients))
+    return _fill_small_shards(shards, least=min(LEAST_RECORDS, len(labels) // partition.clients))
 
 
-def _nobody_left_short(shards: list[Shard], *, least: int) -> list[Shard]:
+def _fill_small_shards(shards: list[Shard], *, least: int) -> list[Shard]:
     """Move records from the largest shard to those that have fewer than the least."""
     for receiver in range(len(shards)):
         while (short := least - len(shards[receiver])) > 0:
@@ -76,9 +79,9 @@ def _nobody_left_short(shards: list[Shard], *, least: int) -> list[Shard]:
 
 
 def _dirichlet_client(labels: Labels, partition: Partition, rng: np.random.RandomState) -> list[Shard]:
-    """Every client has label proportions of its own, Dirichlet around those of the data (Hsu et al. 2019): equal sizes.
+    """Draw label proportions for each client, Dirichlet around those of the data (Hsu et al. 2019): equal sizes.
 
-    Whoever comes late gets what is left, so that the clients come in random order.
+    The last clients get what is left. The clients are therefore served in random order.
     """
     pools = LabelPools(labels, rng)
     size = len(labels) // partition.clients
@@ -100,14 +103,14 @@ def _label_sorted(labels: Labels, partition: Partition, rng: np.random.RandomSta
 
 
 def _quality_mix(labels: Labels, partition: Partition, rng: np.random.RandomState) -> list[Shard]:
-    """Near-IID clients, and some that hold two labels only, crowded on few labels: the union of all is skewed."""
+    """Near-IID clients, and some with two labels only. Those share few labels, so the union of all is skewed."""
     pools = LabelPools(labels, rng)
     if len(pools.present) < 2:
         raise PartitionError("partition quality_mix needs records of at least two labels")
     sizes = _mixed_sizes(len(labels), partition.clients, rng)
     shards: list[Shard] = [np.empty(0, dtype=np.int64)] * partition.clients
     pairs = _pairs(pools, partition, rng)
-    # They come first: the others can do with what is left, but these need their two labels.
+    # The two-label clients come first, because they need their labels. The others can use what is left.
     for ordinal, pair in zip(partition.two_class_ordinals, pairs, strict=True):
         shards[ordinal] = pools.take_pair(pair, sizes[ordinal])
     alphas = _concentration(partition) * len(pools.present) * pools.prior()
@@ -125,7 +128,7 @@ def _mixed_sizes(records: int, clients: int, rng: np.random.RandomState) -> list
 
 
 def _pairs(pools: LabelPools, partition: Partition, rng: np.random.RandomState) -> list[tuple[int, int]]:
-    """Two labels for each two-label client: a pair is used again as long as the near-IID clients keep their share."""
+    """Choose two labels for each two-label client. A pair is reused while the near-IID clients keep their share."""
     labels, bad = len(pools.present), len(partition.two_class_ordinals)
     near_iid = partition.clients - bad
     # With sizes of 0.8 shares: a label has clients/labels shares, near-IID clients want 0.8/labels, a pair 0.4.
@@ -146,13 +149,13 @@ def _dirichlet(alphas: npt.NDArray[np.float64], rng: np.random.RandomState) -> l
     draws = rng.standard_gamma(alphas).tolist()
     total = math.fsum(draws)
     if total == 0:
-        # All underflowed: the limit of small concentrations is that one takes all.
+        # All draws underflowed. In the limit of small concentrations one client takes all.
         draws[int(rng.randint(len(draws)))] = total = 1.0
     return [round(draw / total * _WHOLE) for draw in draws]
 
 
 def _cut(indices: Shard, weights: Sequence[int]) -> list[Shard]:
-    """The indices cut into consecutive pieces, in proportion to the weights."""
+    """Cut the indices into consecutive pieces, in proportion to the weights."""
     ends = np.cumsum(weights, dtype=np.int64)
     total = int(ends[-1])
     places = [int(end) * len(indices) // total for end in ends[:-1]]

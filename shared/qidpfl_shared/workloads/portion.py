@@ -1,7 +1,7 @@
-"""Portions of a testbed's training records: some that nobody trains on, and of the rest only so many.
+"""Portions of a testbed's training records: some for validation, and of the others a given number for training.
 
-Validation records come first from one fixed permutation and training records after them, so that the two never overlap,
-and whatever number of records is trained on, models are evaluated on the same ones.
+One fixed permutation gives first the validation records, then the training records. The two never overlap, and the
+validation records do not depend on the number of training records.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _SEED = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Portion:
-    """A workload of which only some training records are used. They are chosen when they are first asked for."""
+    """A workload of which only some training records are used. They are chosen when they are first used."""
 
     whole: Workload
     training_records: int | None
@@ -40,7 +40,7 @@ class Portion:
         return self._training
 
     def held_out(self) -> Records | None:
-        """The validation records where the task has some, else what the workload itself holds out."""
+        """The validation records if the task has some, else the held-out records of the workload."""
         return self._validation if self.validation_records else self.whole.held_out()
 
     def network(self) -> "nn.Module":
@@ -56,25 +56,25 @@ class Portion:
         return self._chosen(0, self.validation_records)
 
     def _chosen(self, start: int, end: int | None) -> Records:
-        """The records of these places in the permutation, in the order in which they were read."""
+        """Return the records at these positions of the permutation, in the order in which they were read."""
         records = self.whole.training()
         self._check(len(records))
-        # The old generator on purpose: numpy promises never to change its stream.
+        # numpy guarantees that the stream of this old generator never changes.
         order = np.random.RandomState(_SEED).permutation(len(records))
         return records.take(np.sort(order[start:end]).astype(np.int64))
 
     def _check(self, there_are: int) -> None:
-        # Of the rest at least one is needed to learn from.
+        # At least one record must remain for training.
         if self.validation_records + (self.training_records or 1) > there_are:
             wanted = "all others" if self.training_records is None else f"{self.training_records} others"
             raise PartitionError(
-                f"the task sets {self.validation_records} records aside for validation and trains on {wanted},"
+                f"the task uses {self.validation_records} records for validation and {wanted} for training,"
                 f" but there are {there_are}"
             )
 
 
 def portion(workload: Workload, spec: WorkloadSpec) -> Workload:
-    """The portion of a workload that a task uses: all of it where the task says nothing."""
+    """Return the portion of a workload that a task uses; the whole workload if the task names no portion."""
     if spec == spec.whole:
         return workload
     return Portion(

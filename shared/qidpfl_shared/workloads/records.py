@@ -1,4 +1,4 @@
-"""The records of one data set, as numpy arrays; torch has no part in it."""
+"""`Records`: the records of one data set as numpy arrays. This module does not import torch."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -16,8 +16,14 @@ Indices = npt.NDArray[np.int64] | slice
 class Records:
     """Features and labels, record by record.
 
-    Features are kept as they were read (images as bytes, a quarter of the memory) and become float32 in `inputs`:
-    values·scale + shift. Scale and shift are public constants; computed from the data they would be a release.
+    Features stay as they were read (images as bytes, a quarter of the memory). `inputs` converts them to float32:
+    values·scale + shift. Scale and shift must be public constants: computed from the data they would be a release.
+
+    Raises `ValueError` if there are not as many features as labels.
+
+    >>> records = Records(features=np.array([[0, 255], [255, 0]]), labels=np.array([0, 1]), scale=1 / 255)
+    >>> len(records), records.inputs().tolist()
+    (2, [[0.0, 1.0], [1.0, 0.0]])
     """
 
     features: npt.NDArray[Any]
@@ -33,23 +39,23 @@ class Records:
         return len(self.labels)
 
     def inputs(self, indices: Indices = slice(None)) -> Features:
-        """The features as a network takes them."""
+        """Return the features as the network accepts them."""
         values: Features = self.features[indices].astype(np.float32)
         values *= np.float32(self.scale)
         values += np.float32(self.shift)
         return values
 
     def take(self, indices: Indices) -> "Records":
-        """Some of the records."""
+        """Return some of the records."""
         return replace(self, features=self.features[indices], labels=self.labels[indices])
 
     def label_counts(self, labels: int) -> npt.NDArray[np.int64]:
-        """How many records there are of each label."""
+        """Return the number of records of each label."""
         counts: npt.NDArray[np.int64] = np.bincount(self.labels, minlength=labels).astype(np.int64)
         return counts
 
     def fingerprint(self) -> str:
-        """A SHA-256 that tells this data set from others. It is made from the records: keep it where they are."""
+        """Return a SHA-256 that identifies this data set. It depends on the records: do not publish it."""
         digest = hashlib.sha256(f"{self.features.shape} {self.features.dtype} {self.scale} {self.shift}".encode())
         digest.update(np.ascontiguousarray(self.features).data)
         digest.update(np.ascontiguousarray(self.labels).data)
@@ -57,10 +63,10 @@ class Records:
 
 
 def bounded(features: Features, *, norm: float) -> Features:
-    """Every record scaled down to at most this L2 norm, by itself alone: what `bolt_on` is proven for."""
+    """Scale each record down to at most this L2 norm, independent of the others. The proof of `bolt_on` needs it."""
     flat = features.reshape(len(features), -1).astype(np.float64)
     lengths = np.linalg.norm(flat, axis=1, keepdims=True)
-    # A hair below the bound, so that rounding to float32 cannot lift a record above it.
+    # Slightly below the bound, so that rounding to float32 cannot exceed it.
     factors = np.minimum(1.0, norm * (1 - 1e-6) / np.maximum(lengths, np.finfo(np.float64).tiny))
     scaled: Features = (flat * factors).astype(np.float32).reshape(features.shape)
     return scaled

@@ -1,11 +1,11 @@
-"""`import_torchvision`: torchvision's data sets, also where its build does not match the one of torch."""
+"""`import_torchvision`: torchvision's data sets, even if its build does not match the one of torch."""
 
 import importlib
 from types import ModuleType
 from typing import Any
 
-# What torchvision registers Python code for when it is imported. A build for another kind of torch cannot load its own
-# library, and its import fails because these are missing. Data sets never call them.
+# torchvision registers Python code for these operators at its import. If its build does not match the one of torch, its
+# library does not load, and the import fails because the operators are missing. Data sets never call them.
 _OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -14,7 +14,7 @@ _libraries: list[object] = []
 
 
 def import_torchvision() -> ModuleType:
-    """The module `torchvision.datasets`."""
+    """Return the module `torchvision.datasets`. Raises `ImportError` if torchvision is not installed."""
     try:
         return importlib.import_module("torchvision.datasets")
     except RuntimeError as error:
@@ -31,5 +31,5 @@ def _define_missing_operators() -> None:
     library = untyped("torchvision", "DEF")
     for schema in _OPERATORS:
         library.define(schema)
-    # The definitions live as long as this object.
+    # The definitions exist as long as this object.
     _libraries.append(library)

@@ -1,4 +1,28 @@
-"""`Workload`: the small protocol that built-in workloads and a user's own ones implement."""
+"""`Workload`: the protocol that built-in and custom workloads implement.
+
+A custom workload is a class with these five members. Its constructor takes the keyword `data_dir`.
+
+>>> import numpy as np
+>>> class TwoPoints:
+...     labels = 2
+...     convex = True
+...
+...     def __init__(self, *, data_dir=None):
+...         self.data_dir = data_dir
+...
+...     def training(self):
+...         return Records(features=np.array([[0.0], [1.0]]), labels=np.array([0, 1]))
+...
+...     def held_out(self):
+...         return None
+...
+...     def network(self):
+...         from torch import nn
+...
+...         return nn.Linear(1, self.labels)
+>>> isinstance(TwoPoints(data_dir=None), Workload)
+True
+"""
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -12,10 +36,10 @@ class WorkloadError(Exception):
     """A workload cannot be used; the message is one line that says why and what to do.
 
     WorkloadError
-      UnknownWorkload     no built-in data set or network of this name, or no such module or class
-      DataMissing         the data are not where they were looked for, or damaged
+      UnknownWorkload     there is no data set, network, module or class of this name
+      DataMissing         the data are not in the folder, or damaged
       LayoutMismatch      the network is not the one that the task describes
-      PartitionError      the records cannot be divided like this, or there is no such shard
+      PartitionError      the records cannot be divided as the task says, or there is no such shard
     """
 
 
@@ -24,7 +48,7 @@ class UnknownWorkload(WorkloadError):
 
 
 class DataMissing(WorkloadError):
-    """The data are not where they were looked for, or are damaged."""
+    """The data are not in the folder, or are damaged."""
 
 
 class LayoutMismatch(WorkloadError):
@@ -32,26 +56,29 @@ class LayoutMismatch(WorkloadError):
 
 
 class PartitionError(WorkloadError):
-    """The records cannot be divided like this, or there is no such shard."""
+    """The records cannot be divided as the task says, or there is no such shard."""
 
 
 @runtime_checkable
 class Workload(Protocol):
-    """What is learnt from which data. A class of your own is made with `data_dir` (a path or None) as keyword."""
+    """The data and the network of a task. A custom class is called with the keyword `data_dir` (a path or None).
+
+    A method may raise `WorkloadError` with a message for the user. Any other exception is reported with its type.
+    """
 
     @property
     def labels(self) -> int:
-        """How many labels there are: 0, 1, ... A plain attribute will do."""
+        """The number of labels, which are 0, 1, and so on. A plain attribute is enough."""
 
     @property
     def convex(self) -> bool:
-        """Whether the loss is convex in the parameters, as for softmax regression. A plain attribute will do."""
+        """Whether the loss is convex in the parameters, as for softmax regression. A plain attribute is enough."""
 
     def training(self) -> Records:
-        """All records to learn from: in a testbed those of all clients, else the owner's own."""
+        """All training records: in a testbed those of all clients, otherwise those of this client."""
 
     def held_out(self) -> Records | None:
-        """Records that nobody trains on, which the coordinator evaluates with; None where there are none."""
+        """The records with which the server evaluates. No client trains on them. None if there are none."""
 
     def network(self) -> "nn.Module":
-        """A fresh network; its named parameters are the task's layout. It must treat every record by itself."""
+        """A new network. Its named parameters are the task's layout. It must process each record independently."""

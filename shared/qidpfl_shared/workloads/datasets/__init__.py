@@ -1,1 +1,1 @@
-"""The built-in data sets: how each is read from its files."""
+"""The built-in data sets: one module per file format reads them."""

@@ -1,4 +1,4 @@
-"""Where the files of data sets are: a folder that the owner names, in the layout that torchvision uses."""
+"""The folder with the files of data sets. Its owner names it; its structure is the one of torchvision."""
 
 import os
 from collections.abc import Sequence
@@ -9,19 +9,22 @@ from ..workload import DataMissing
 
 
 def default_folder() -> Path:
-    """Where downloads go when the owner names no folder."""
+    """Return the folder for downloads if the owner names none."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qidpfl"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFolder:
-    """A folder of data sets, and whether what is missing there may be downloaded."""
+    """A folder of data sets, and whether missing files may be downloaded."""
 
     path: Path
     download: bool
 
     def files(self, dataset: str, names: Sequence[str]) -> list[Path]:
-        """The files of these names, relative to the folder; a name may also be there with `.gz` at its end."""
+        """Return the paths of files, given relative to the folder. A file may also have `.gz` at its end.
+
+        Raises `DataMissing` if a file is not there, or if its download fails.
+        """
         missing = [name for name in names if self._find(name) is None]
         if missing and self.download:
             from ..download import download

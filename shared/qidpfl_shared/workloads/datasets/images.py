@@ -1,7 +1,6 @@
-"""Labelled images as they were read, and the views of them that networks take."""
+"""Labelled images as they were read, and the forms of them that networks accept."""
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -9,14 +8,6 @@ import numpy.typing as npt
 from ..records import Labels
 
 Pixels = npt.NDArray[np.uint8]
-
-
-class ImageShape(NamedTuple):
-    """The shape of one image."""
-
-    channels: int
-    height: int
-    width: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,15 +18,15 @@ class Images:
     labels: Labels
 
     def flat(self) -> "Images":
-        """Every image as one row of pixels."""
+        """Return every image as one row of pixels."""
         return replace(self, pixels=self.pixels.reshape(len(self.pixels), -1))
 
     def centre(self, side: int) -> "Images":
-        """The square in the middle of every image."""
+        """Return the square in the middle of every image."""
         top, left = ((length - side) // 2 for length in self.pixels.shape[2:])
         cut = self.pixels[:, :, top : top + side, left : left + side]
         return replace(self, pixels=np.ascontiguousarray(cut))
 
     def take(self, indices: npt.NDArray[np.int64]) -> "Images":
-        """Some of the images."""
+        """Return some of the images."""
         return replace(self, pixels=self.pixels[indices], labels=self.labels[indices])

@@ -263,11 +263,11 @@ def test_the_workload_of_every_preset_is_known(name: str) -> None:
 @pytest.mark.parametrize(
     ("wanted", "problem"),
     [
-        (spec("iris"), "no data set 'iris'; there are digits, .*--workload"),
+        (spec("iris"), "no data set 'iris'; use one of digits, .*--workload"),
         (spec("digits", "resnet"), "no network 'resnet'"),
         (spec("digits", "lenet"), "at least 16x16, but 'digits' has 8x8"),
-        (spec("mnist", "mcmahan"), "coloured"),
-        (spec("os:system"), "not imported; if it is yours, say --workload os:system"),
+        (spec("mnist", "mcmahan"), "colour images of at least 24x24"),
+        (spec("os:system"), "not imported. If you trust this code, start with --workload os:system"),
     ],
 )
 def test_an_unknown_workload_is_a_clear_error(wanted: WorkloadSpec, problem: str) -> None:
