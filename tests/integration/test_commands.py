@@ -468,7 +468,10 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
         ("serve", "--port", "0", "--tls-cert", "no.pem", "--tls-key", "no.key"),
         "no.pem is not a file",
     ),
-    "certificate without key": (("serve", "--port", "0", "--tls-cert", "no.pem"), "tls_cert and tls_key go together"),
+    "certificate without key": (
+        ("serve", "--port", "0", "--tls-cert", "no.pem"),
+        "set both tls_cert and tls_key, or none of them",
+    ),
 }
 
 

@@ -183,7 +183,7 @@ def test_a_coordinator_whose_background_work_has_ended_is_not_ready(tmp_path: Pa
 def test_a_coordinator_without_its_blob_folder_does_not_start_and_goes_on_once_it_is_back(state: Path) -> None:
     change(state, "update rounds set declare_by = 1, deliver_by = 2")
     (state / "blobs").rename(state / "away")
-    assert f"no folder of their models and updates at {state / 'blobs'}" in refused_start(state)
+    assert f"models and updates are not at {state / 'blobs'}" in refused_start(state)
     assert not (state / "blobs").exists()
 
     shutil.copytree(state / "away", state / "blobs")

@@ -1,4 +1,4 @@
-"""What must hold in every store, at any moment: the checks behind `qidpfl-server audit`."""
+"""Checks of the invariants of a store, at any moment: the command `qidpfl-server audit`."""
 
 from .report import Report
 from .runner import audit

@@ -1,4 +1,4 @@
-"""One round with all that belongs to it, as the checks read it."""
+"""A round with all its rows, as the checks read it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from ..store.transaction import Transaction
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:
-    """A round, everybody's answers, and what followed from them."""
+    """A round with the answers of its clients, and the payments."""
 
     task: Task
-    held: Round
+    round_: Round
     clients: dict[str, Client]
     invitations: dict[str, RoundInvitation]
     budgets: dict[str, Budget]
@@ -23,15 +23,15 @@ class RoundRecord:
 
     @property
     def place(self) -> str:
-        return f"task {self.task.name}, round {self.held.round_number}"
+        return f"task {self.task.name}, round {self.round_.round_number}"
 
     @property
     def settled(self) -> bool:
-        return self.held.state is RoundState.SETTLED
+        return self.round_.state is RoundState.SETTLED
 
     @property
     def accepted(self) -> list[str]:
-        """Whose updates count, in the order of ordinals."""
+        """Clients whose updates were accepted, in the order of their ordinals."""
         return self.in_order(client_id for client_id, update in self.updates.items() if update.accepted)
 
     def in_order(self, client_ids: Iterator[str]) -> list[str]:
@@ -39,14 +39,14 @@ class RoundRecord:
 
 
 def read_rounds(tx: Transaction, task: Task, rounds: list[Round], clients: dict[str, Client]) -> Iterator[RoundRecord]:
-    """The rounds of a task, one at a time."""
-    for held in rounds:
+    """The rounds of a task, read one at a time."""
+    for round_ in rounds:
         yield RoundRecord(
             task=task,
-            held=held,
+            round_=round_,
             clients=clients,
-            invitations=tx.rounds.invitations(task.task_id, held.round_number),
-            budgets=tx.rounds.budgets(task.task_id, held.round_number),
-            updates=tx.rounds.updates(task.task_id, held.round_number),
-            payments=tx.rounds.payments(task.task_id, held.round_number),
+            invitations=tx.rounds.invitations(task.task_id, round_.round_number),
+            budgets=tx.rounds.budgets(task.task_id, round_.round_number),
+            updates=tx.rounds.updates(task.task_id, round_.round_number),
+            payments=tx.rounds.payments(task.task_id, round_.round_number),
         )

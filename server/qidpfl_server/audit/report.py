@@ -1,4 +1,4 @@
-"""What an audit has found."""
+"""The findings of an audit."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from ..store.database import translated_errors
 
 @dataclass
 class Report:
-    """What an audit has found."""
+    """The violations that an audit found, and what it could not check."""
 
     checked: int = 0
     violations: list[str] = field(default_factory=list)
@@ -23,7 +23,7 @@ class Report:
 
     @contextmanager
     def checking(self, place: str) -> Iterator[None]:
-        """A check that ends with an error has found damage; only a store or disk that is away ends the audit."""
+        """Report an error inside a check as a violation. Only a store or disk that cannot be reached ends the audit."""
         try:
             with translated_errors():
                 yield
@@ -32,7 +32,7 @@ class Report:
         except DamagedState as error:
             self.require(False, f"{place}: {error}")
         except Exception as error:
-            # Whatever damaged values lead to: the audit has to go on and to say the rest.
+            # Damaged values can lead to any error. The audit must go on and report the rest.
             self.require(False, f"{place}: cannot be checked: {type(error).__name__}: {error}")
 
     def lines(self) -> Iterator[str]:

@@ -20,12 +20,12 @@ from .checks.timeline import audit_answers, audit_round, audit_timeline
 from .records import RoundRecord, read_rounds
 from .report import Report
 
-# What only a rule of the operator's own can tell.
+# What cannot be checked without the custom rules of a task.
 _ASKED = {"reward": "what its rounds should have paid", "select": "whom its selection should have kept"}
 
 
 def audit(store: Store, rules: RuleRegistry = NO_RULES) -> Report:
-    """Check the whole store. Each task is read in one transaction, so that a live store can be audited."""
+    """Check the whole store. Each task is read in one transaction, so the store may be live."""
     report = Report()
     with report.checking("the database file"):
         for problem in check_integrity(store.engine):
@@ -82,7 +82,7 @@ def _audit_rounds(
         for check in (audit_round, audit_answers, audit_money, planner.audit):
             with report.checking(record.place):
                 check(record, report)
-        if record.held.round_number > first_kept:
+        if record.round_.round_number > first_kept:
             _audit_blobs(tx, record, report)
     planner.audit_lifetimes(report)
 
@@ -95,6 +95,6 @@ def _audit_blobs(tx: Transaction, record: RoundRecord, report: Report) -> None:
     audit_deliveries(tx.blobs, record, report)
     if record.settled:
         with report.checking(record.place):
-            base = tx.tasks.model(record.task.task_id, record.held.base_version)
-            published = tx.tasks.model(record.task.task_id, record.held.round_number)
+            base = tx.tasks.model(record.task.task_id, record.round_.base_version)
+            published = tx.tasks.model(record.task.task_id, record.round_.round_number)
             audit_recomputation(tx.blobs, record, base, published, report)

@@ -1,4 +1,4 @@
-"""The commands of the coordinator."""
+"""The commands of the server: serve, audit, export and backup; `tasks` is in a module of its own."""
 
 import os
 import sys
@@ -34,7 +34,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=N
 app.add_typer(tasks_app, name="tasks")
 console = Console()
 
-Preset = Annotated[str | None, typer.Option(help="make sure that a task of this preset exists, e.g. digits")]
+Preset = Annotated[str | None, typer.Option(help="create a task of this preset if it does not exist, e.g. digits")]
 
 
 @app.command("serve")
@@ -55,12 +55,12 @@ def serve_command(
     overrides: Overrides = "{}",
     workload: Annotated[
         list[str] | None,
-        typer.Option(help="module:Class or file.py:Class of a workload of your own that may be evaluated; repeatable"),
+        typer.Option(help="module:Class or file.py:Class of a custom workload to evaluate with; repeatable"),
     ] = None,
     rules: Rules = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="data sets to evaluate with  [env: QIDPFL_DATA_DIR; default: ~/.cache/qidpfl]"),
+        typer.Option(help="folder of data sets for the evaluation  [env: QIDPFL_DATA_DIR; default: ~/.cache/qidpfl]"),
     ] = None,
     code_dir: Annotated[
         Path | None,
@@ -68,20 +68,18 @@ def serve_command(
     ] = None,
     results_dir: Annotated[
         Path | None,
-        typer.Option(
-            help="write every task to a folder in here when it ends, as export does  [env: QIDPFL_RESULTS_DIR]"
-        ),
+        typer.Option(help="export every task to a folder in this one when it ends  [env: QIDPFL_RESULTS_DIR]"),
     ] = None,
     exit_when_finished: Annotated[
-        bool, typer.Option("--exit-when-finished", help="stop some seconds after all tasks have ended")
+        bool, typer.Option("--exit-when-finished", help="stop a few seconds after all tasks have ended")
     ] = False,
 ) -> None:
-    """Run the coordinator until it is told to stop.
+    """Run the coordinator.
 
-    SIGTERM or Ctrl-C stops it; whatever it has acknowledged also survives a kill.
+    SIGTERM or Ctrl-C stops it. Everything that it has acknowledged also survives a kill.
 
-    With --preset it creates a task unless one of this name exists, whatever became of it, and writes its enrolment code
-    to TASK.code in the state folder, or in --code-dir. All other settings are environment variables: see .env.example.
+    With --preset it creates a task, unless a task of this name exists in any state, and writes the enrolment code to
+    TASK.code in the state folder or in --code-dir. All other settings are environment variables: see .env.example.
     """
     settings = where.settings(
         host=host,
@@ -92,7 +90,7 @@ def serve_command(
         code_dir=code_dir,
         results_dir=results_dir,
     )
-    # Who fills the option from a variable may have left it empty.
+    # A script may fill the option from an empty variable.
     overrides = overrides or "{}"
     if preset is None and (task is not None or overrides != "{}"):
         raise CoordinatorError("--task and --overrides need a --preset")
@@ -121,16 +119,16 @@ def serve_command(
 
 
 def _ensure(settings: Settings, store: Store, name: str, preset: str, spec: TaskSpec) -> None:
-    # A name may hold slashes.
+    # A name may contain slashes.
     path = settings.code_folder / f"{quote(name, safe=':')}.code"
     path.parent.mkdir(parents=True, exist_ok=True)
-    # No name holds a tilde, so that these are nobody else's.
+    # No task name contains a tilde, so these files belong to this task only.
     aside = path.with_name(f"{path.name}~{new_id()}")
     made = ensure_task(
         store, name=name, preset_name=preset, spec=spec, write_down=lambda code: _write_down(aside, code)
     )
     for written in path.parent.glob(f"{path.name}~*"):
-        _keep_if_it_opens(store, name, written, path)
+        _keep_if_valid(store, name, written, path)
     if made:
         shown = path.read_text().strip() if sys.stderr.isatty() else f"written to {path}"
         print(f"task {name}: enrolment code {shown}", file=sys.stderr)
@@ -142,8 +140,8 @@ def _ensure(settings: Settings, store: Store, name: str, preset: str, spec: Task
 def audit_command(where: Where, rules: Rules = None) -> None:
     """Check every invariant of the store.
 
-    The store may be live or stopped. Prints what is violated and ends with 1, or says how much was checked. With
-    --rules it also asks the rules of tasks that have their own.
+    The store may be live or stopped. Prints the violations and the number of checks; the exit code is 1 if there are
+    violations. With --rules it also checks tasks with custom rules against these.
     """
     registry = load_rules(rules or [])
     with opened_store(where.settings()) as store:
@@ -161,15 +159,15 @@ def export_command(
     where: Where,
     task: TaskName,
     out: Annotated[Path, typer.Option(help="folder to write to; must be new or empty")],
-    table_format: Annotated[TableFormat, typer.Option("--format", help="how tables are written")] = TableFormat.CSV,
+    table_format: Annotated[TableFormat, typer.Option("--format", help="format of the tables")] = TableFormat.CSV,
     version: Annotated[int | None, typer.Option(help="version of the model  [default: the newest]", min=0)] = None,
-    force: Annotated[bool, typer.Option("--force", help="write into a folder that holds files already")] = False,
+    force: Annotated[bool, typer.Option("--force", help="write into a folder that is not empty")] = False,
 ) -> None:
     """Write a task to files.
 
-    Rounds, clients, budgets, payments and ledgers become tables, the task with its spec JSON, its model safetensors.
-    Works on a live store and shows one moment of it. Budgets of a round that is still open are left out. Money is in
-    micro-units.
+    Rounds, clients, budgets, payments and ledgers are written as tables, the task and its spec as JSON, the model as
+    safetensors. The store may be live; the files show one moment. Budgets of a round that is still open are left out.
+    Money is in micro-units.
     """
     if not force and out.is_dir() and any(out.iterdir()):
         raise CoordinatorError(f"{out} is not empty; --force writes into it and replaces files of the same names")
@@ -185,18 +183,18 @@ def export_command(
 @located
 def backup_command(
     where: Where,
-    out: Annotated[Path, typer.Option(help="folder to make; must be new or empty")],
+    out: Annotated[Path, typer.Option(help="folder to create; must be new or empty")],
     blobs_only: Annotated[
         bool, typer.Option("--blobs-only", help="leave the database out; for PostgreSQL, after a pg_dump")
     ] = False,
     copy: Annotated[
-        bool, typer.Option("--copy", help="copy blobs also where a hard link would do (same disk, no extra space)")
+        bool, typer.Option("--copy", help="copy blobs even if hard links are possible (same disk, no extra space)")
     ] = False,
 ) -> None:
     """Copy the whole state, live or stopped.
 
-    That is the database, the blobs, the tokens and the enrolment codes, as they are at one moment. `audit --state-dir
-    OUT` checks the copy, `serve --state-dir OUT` runs on it. It appears under its name only when it is complete.
+    The backup contains the database, the blobs, the tokens and the enrolment codes of one moment. `audit --state-dir
+    OUT` checks it, `serve --state-dir OUT` runs on it. The folder gets its name only when the backup is complete.
     """
     settings = where.settings()
     with opened_store(settings) as store:
@@ -204,9 +202,9 @@ def backup_command(
     database = "database, " if made.database else ""
     print(f"{made.folder}: {database}{made.blobs} blobs, {made.secrets} tokens and codes")
     if made.missing:
-        print(f"{made.missing} blobs are gone from the store; `audit` says which")
+        print(f"{made.missing} blobs are missing from the store; `audit` lists them")
     if blobs_only:
-        print("the database is not in this backup: use pg_dump, and let it run before the blobs are copied")
+        print("the database is not in this backup: run pg_dump before the blobs are copied")
 
 
 def _with_progress(blobs: list[str]) -> Iterable[str]:
@@ -217,10 +215,10 @@ def _write_down(path: Path, code: str) -> None:
     create_private(path, code)
 
 
-def _keep_if_it_opens(store: Store, name: str, written: Path, path: Path) -> None:
-    """Give a code that was written down its file if the task of this name has it; else the task never will.
+def _keep_if_valid(store: Store, name: str, written: Path, path: Path) -> None:
+    """Rename the file of a code to its final name if the code belongs to the task; else delete it.
 
-    Several coordinators may do so at the same time, and one may have been killed before it could.
+    Several servers may do this at the same time, and one may have been killed before it did.
     """
     try:
         code = hash_secret(written.read_text().strip())
@@ -231,5 +229,5 @@ def _keep_if_it_opens(store: Store, name: str, written: Path, path: Path) -> Non
         else:
             written.unlink()
     except FileNotFoundError:
-        # Another coordinator has just done the same.
+        # Another server has just done the same.
         pass

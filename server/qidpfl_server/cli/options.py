@@ -1,4 +1,4 @@
-"""What all commands share: where the state is, and how they fail."""
+"""Options that all commands share, and their one-line errors."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,20 +27,20 @@ BlobDir = Annotated[
 ]
 Rules = Annotated[
     list[Path] | None,
-    typer.Option(help="FILE.py with a reward policy or a selection rule of your own, which tasks name; repeatable"),
+    typer.Option(help="FILE.py with a custom reward policy or selection rule, which tasks name; repeatable"),
 ]
 
 
 @dataclass(frozen=True)
 class Where:
-    """The options that all commands share: where the state is."""
+    """The options that all commands share: the place of the state."""
 
     state_dir: Path | None
     store_url: str | None
     blob_dir: Path | None
 
     def settings(self, **given: Any) -> Settings:
-        """The settings of the environment, with what was said on the command line."""
+        """The settings of the environment, overridden by the command line."""
         said = {name: value for name, value in (vars(self) | given).items() if value is not None}
         return Settings(**said)
 
@@ -49,7 +49,7 @@ guarded = one_line_errors("qidpfl-server", CoordinatorError)
 
 
 def where(*, state_dir: StateDir = None, store_url: StoreUrl = None, blob_dir: BlobDir = None) -> Where:
-    """The place that the options name."""
+    """The place of the state that the options name."""
     return Where(state_dir, store_url, blob_dir)
 
 

@@ -1,4 +1,4 @@
-"""Live progress on a terminal: a table of tasks below the log, read from the store once a second."""
+"""Live progress on a terminal: a table of tasks below the log, updated once a second."""
 
 import asyncio
 import sys
@@ -19,17 +19,17 @@ from ..store.store import Store
 from ..store.transaction import Transaction
 
 _EVERY_S = 1.0
-# Of tasks that have ended only the last are shown: the table must fit on a screen.
+# The table must fit on a screen, so it shows only the last of the tasks that have ended.
 _MOST_ENDED = 5
 _NUMBERS = ("round", "reward", "updates", "accuracy", "paid", "clients")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskProgress:
-    """How far a task is: its newest round, and the accuracy of its newest model."""
+    """The newest round of a task, and the accuracy of its newest model."""
 
     task: Task
-    held: Round | None
+    round_: Round | None
     invited: int
     delivered: int
     accuracy: float | None
@@ -49,33 +49,33 @@ class TaskProgress:
         )
 
     def _round_cells(self) -> tuple[str, str, str]:
-        if self.held is None:
+        if self.round_ is None:
             return "–", "–", "–"
-        attempt = f", attempt {self.held.attempt}" if self.held.attempt > 1 else ""
+        attempt = f", attempt {self.round_.attempt}" if self.round_.attempt > 1 else ""
         return (
-            f"{self.held.round_number}/{self.task.spec.game.horizon}{attempt}",
-            f"{self.held.reward_micro / MICRO:.2f}",
+            f"{self.round_.round_number}/{self.task.spec.game.horizon}{attempt}",
+            f"{self.round_.reward_micro / MICRO:.2f}",
             f"{self.delivered}/{self.invited}",
         )
 
 
 def is_shown(log_format: str) -> bool:
-    """Whether somebody is watching: standard error is a terminal, and the log is meant for people."""
+    """Whether to show the table: standard error is a terminal and the log format is not JSON."""
     return sys.stderr.isatty() and log_format in ("auto", "pretty")
 
 
 async def show_progress(store: Store) -> None:
-    """Keep the table up to date until cancelled. The log goes on above it."""
+    """Update the table until cancelled. The log continues above it."""
     with Live(console=Console(stderr=True), refresh_per_second=2) as live:
         while True:
-            # A store that is away is in the log already; what was last known stays.
+            # The log already reports a store that cannot be reached; the last table stays.
             with suppress(CoordinatorError):
                 live.update(table(await asyncio.to_thread(store.read, progress)))
             await asyncio.sleep(_EVERY_S)
 
 
 def table(tasks: list[TaskProgress]) -> Table:
-    """The tasks as a table that fits on a terminal of 80 columns."""
+    """The tasks as a table for a terminal of 80 columns."""
     drawn = Table(
         "task", Column("state", no_wrap=True), *(Column(name, justify="right") for name in _NUMBERS), box=None
     )
@@ -85,7 +85,7 @@ def table(tasks: list[TaskProgress]) -> Table:
 
 
 def progress(tx: Transaction) -> list[TaskProgress]:
-    """All living tasks and the last that have ended, oldest first."""
+    """All running tasks and the last ones that have ended, oldest first."""
     tasks = tx.tasks.all()
     ended = [task for task in tasks if task.ended]
     hidden = {task.task_id for task in ended[:-_MOST_ENDED]}
@@ -94,13 +94,13 @@ def progress(tx: Transaction) -> list[TaskProgress]:
 
 def _progress(tx: Transaction, task: Task) -> TaskProgress:
     rounds = tx.rounds.of_task(task.task_id)
-    held = rounds[-1] if rounds else None
+    round_ = rounds[-1] if rounds else None
     settled = [known for known in rounds if known.state is RoundState.SETTLED]
-    number = 0 if held is None else held.round_number
+    number = 0 if round_ is None else round_.round_number
     invitations = tx.rounds.invitations(task.task_id, number).values()
     return TaskProgress(
         task=task,
-        held=held,
+        round_=round_,
         invited=sum(invitation.standing is Standing.INVITED for invitation in invitations),
         delivered=tx.rounds.update_count(task.task_id, number),
         accuracy=settled[-1].accuracy if settled else None,

@@ -1,4 +1,4 @@
-"""A running coordinator: opens the store, joins the parts, serves until it is told to stop."""
+"""Runs the server: builds it from its parts and serves until it is stopped."""
 
 import asyncio
 import contextlib
@@ -44,13 +44,13 @@ _M_ARENA_MAX = -8
 def ensure_task(
     store: Store, *, name: str, preset_name: str, spec: TaskSpec, write_down: Callable[[str], None]
 ) -> bool:
-    """Make sure that a task of this name exists; whether it had to be made.
+    """Create a task of this name if there is none; return whether it was created.
 
-    Its enrolment code is written down before it exists: a crash in between must not lose it.
+    The enrolment code is written to a file before the task exists, so that a crash in between cannot lose it.
     """
     if (known := store.read(lambda tx: tx.tasks.by_name(name))) is not None:
         if known.spec_digest != spec.digest:
-            _log.warning("task_differs", task=name, reason="there is a task of this name with another spec: it stays")
+            _log.warning("task_differs", task=name, reason="the task of this name keeps its own spec")
         return False
     model = save_initial_model(store.blobs, spec)
     now, task_id = SystemClock().now(), new_id()
@@ -71,22 +71,22 @@ def ensure_task(
         )
     except RequestRefused as error:
         if error.code is ErrorCode.TASK_EXISTS and store.read(lambda tx: tx.tasks.by_name(name)) is not None:
-            # Another coordinator on the same database was faster.
+            # Another server on the same database has just created it.
             return False
         raise
     return True
 
 
 def check_tls(settings: Settings) -> None:
-    """Refuse half a pair of TLS files, or files that are not there, before anything is opened."""
+    """Raise if only one TLS file is set, or if the files are missing or invalid."""
     if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise CoordinatorError("tls_cert and tls_key go together")
+        raise CoordinatorError("set both tls_cert and tls_key, or none of them")
     for path in (settings.tls_cert, settings.tls_key):
         if path is not None and not path.is_file():
             raise CoordinatorError(f"{path} is not a file")
     if settings.tls_cert is not None:
         try:
-            # A password would be asked for at a terminal that a service does not have.
+            # Without this argument OpenSSL would ask for a password on a terminal that a service does not have.
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")
         except ssl.SSLError as error:
@@ -105,7 +105,7 @@ def serve(
     rules: RuleRegistry = NO_RULES,
     exit_when_finished: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or until all tasks have ended. `prepare` runs once the store is this process's."""
+    """Serve until SIGTERM or SIGINT, or until all tasks have ended. `prepare` runs once the store is locked."""
     _limit_malloc_arenas()
     evaluators = Evaluators(data_dir=settings.data_dir, own=custom_workloads)
     with exclusive(store.engine), _auto_export(settings, store):
@@ -170,7 +170,7 @@ async def _serve(
 
 
 class _Server(uvicorn.Server):
-    """Says where it listens, and lets waiting clients go before it waits for them."""
+    """Logs its address, and answers long polls before it waits for open requests at the stop."""
 
     def __init__(self, config: uvicorn.Config, notifier: ChangeNotifier) -> None:
         super().__init__(config)
@@ -186,20 +186,20 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._notifier.close()
         super().handle_exit(sig, frame)
-        # uvicorn would raise the signal again once it has stopped: the process would die of it with the store open.
+        # uvicorn would raise the signal again after it has stopped, and kill the process while the store is open.
         self._captured_signals.clear()
 
     def stop(self) -> None:
-        """End in order and by itself: a signal would be raised again once all is closed."""
+        """Stop without a signal, which uvicorn would raise again after it has stopped."""
         self._notifier.close()
         self.should_exit = True
 
 
 async def _stop_when_finished(server: _Server, store: Store) -> None:
-    """Leave some seconds after the last task has ended, so that clients can read its end and their ledgers."""
+    """Stop a few seconds after the last task has ended, so that clients can read its end and their ledgers."""
     while True:
         await asyncio.sleep(1)
-        # A store that is away for a while, or cannot be read, must not keep the process for ever.
+        # An error of the store must not end this loop: the process would then run forever.
         with contextlib.suppress(CoordinatorError):
             tasks = await asyncio.to_thread(store.read, lambda tx: tx.tasks.all())
             if tasks and all(task.ended for task in tasks):
@@ -209,7 +209,7 @@ async def _stop_when_finished(server: _Server, store: Store) -> None:
 
 
 def _require_good_ends(tx: Transaction) -> None:
-    """Who waits for the end of the process learns from its exit code how the tasks ended."""
+    """Raise unless all tasks ended well, so that the exit code of the process tells it."""
     for task in tx.tasks.all():
         if not task.ended:
             raise CoordinatorError(f"stopped while task {task.name} was {task.state}")
@@ -218,16 +218,16 @@ def _require_good_ends(tx: Transaction) -> None:
 
 
 def _prepare_evaluation(store: Store, evaluators: Evaluators) -> None:
-    """Read the held-out records of living tasks in the background, so that the log says early what is missing."""
+    """Read the held-out records of running tasks in the background, so that the log reports missing ones early."""
     specs = store.read(lambda tx: [task.spec for task in tx.tasks.live()])
     for evaluator in {evaluators.of(spec) for spec in specs}:
-        # A workload of somebody's own may take its time: nobody waits for it, not even at the end.
+        # A custom workload may be slow. The server does not wait for it, not even when it stops.
         threading.Thread(target=evaluator.prepare, daemon=True).start()
 
 
 @contextlib.contextmanager
 def _auto_export(settings: Settings, store: Store) -> Iterator[None]:
-    """Write what ends here before its end can be seen, and what others have ended at the start and at the stop."""
+    """Export tasks that end here in the transaction that ends them; all others at the start and at the stop."""
     if settings.results_dir is None:
         yield
         return
@@ -239,7 +239,7 @@ def _auto_export(settings: Settings, store: Store) -> Iterator[None]:
 
 
 def _show_secrets(secrets: Secrets) -> None:
-    """New tokens are printed to a terminal only; elsewhere just where they are."""
+    """Print new tokens to a terminal; elsewhere print only the path of their files."""
     for path in secrets.created:
         value = Path(path).read_text().strip() if sys.stderr.isatty() else "written"
         print(f"{path.stem} token: {value} ({path})", file=sys.stderr)

@@ -47,7 +47,7 @@ def create_command(
     workload: Annotated[
         str | None,
         typer.Option(
-            help="module:Class or file.py:Class of a workload of your own; labels, convexity and layout come from it"
+            help="module:Class or file.py:Class of a custom workload, which sets labels, convexity and layout"
         ),
     ] = None,
     rules: Rules = None,
@@ -55,12 +55,13 @@ def create_command(
         Path | None, typer.Option(help="the model to start from, FILE.safetensors or FILE.f32  [default: a new one]")
     ] = None,
     single_use_codes: Annotated[
-        int, typer.Option(help="so many codes for one client each, instead of one for many", min=0, max=10_000)
+        int,
+        typer.Option(help="number of codes for one client each, instead of one for all", min=0, max=10_000),
     ] = 0,
 ) -> None:
     """Create a task.
 
-    Prints its id, then its enrolment codes: they are shown here and never again.
+    Prints its id, then its enrolment codes. The codes cannot be shown again later.
     """
     settings = where.settings()
     registry = load_rules(rules or [])
@@ -103,7 +104,7 @@ def create_command(
 def list_command(where: Where) -> None:
     """List all tasks, oldest first.
 
-    A table on a terminal; in a pipe id, name, state and rounds between tabs.
+    On a terminal a table; else id, name, state and rounds, separated by tabs.
     """
     with opened_store(where.settings()) as store:
         _print_tasks(store.read(lambda tx: [task_summary(tx, task) for task in tx.tasks.all()]))
@@ -123,9 +124,9 @@ def show_command(where: Where, task: TaskName) -> None:
 @guarded
 @located
 def start_command(where: Where, task: TaskName, rules: Rules = None) -> None:
-    """Select now, without waiting for more.
+    """Select clients now, without waiting for more.
 
-    A task that already trains stays as it is.
+    A task that is already training does not change.
     """
     registry = load_rules(rules or [])
     with opened_store(where.settings()) as store:
@@ -141,7 +142,7 @@ def start_command(where: Where, task: TaskName, rules: Rules = None) -> None:
 def stop_command(where: Where, task: TaskName) -> None:
     """End a task.
 
-    Its open round is settled if enough updates are there, else voided.
+    Its open round is settled if it has enough updates, else it is void.
     """
     with opened_store(where.settings()) as store:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
@@ -158,7 +159,7 @@ def task_named(tx: Transaction, name: str) -> Task:
 
 
 def valid_name(name: str) -> str:
-    """The name, if a task can have it."""
+    """The name, if it is valid."""
     try:
         return TypeAdapter[str](Name).validate_python(name)
     except ValidationError:

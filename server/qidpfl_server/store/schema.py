@@ -1,4 +1,4 @@
-"""The tables. Times are microseconds since 1970; money is micro-units; secrets are hashes."""
+"""The tables. Times are microseconds since 1970, money is in micro-units, secrets are stored as hashes."""
 
 from sqlalchemy import (
     BigInteger,
@@ -27,7 +27,7 @@ metadata = MetaData(
     }
 )
 
-# One row that counts commits: other processes see from it that there is something to look at.
+# One row that counts commits: other processes read it to notice changes.
 pulse = Table("pulse", metadata, Column("id", Integer, primary_key=True), Column("changes", BigInteger, nullable=False))
 
 tasks = Table(
@@ -108,7 +108,7 @@ rounds = Table(
     Column("accuracy", Double),
     Column("loss", Double),
     Column("settled_at", BigInteger),
-    # Not known of rounds from before there were these columns.
+    # Null in rounds that are older than these columns.
     Column("opened_at", BigInteger),
     Column("settlement_s", Double),
     Column("evaluation_s", Double),
@@ -117,7 +117,7 @@ rounds = Table(
 
 
 def _of_round_and_client(name: str, *columns: Column) -> Table:  # type: ignore[type-arg]
-    """A table with (round, client) as its key: a thing that happens once."""
+    """A table with the key (round, client): one row per client in a round."""
     return Table(
         name,
         metadata,

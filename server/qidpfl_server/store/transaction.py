@@ -1,4 +1,4 @@
-"""What can be read and written inside one transaction, by subject."""
+"""The repositories of all tables, inside one transaction."""
 
 from sqlalchemy import Connection, select, text
 
@@ -11,7 +11,7 @@ from .repositories.tasks import TaskRows
 
 
 class Transaction:
-    """One open transaction. `touched` collects the tasks it changes, `published` whether blobs got their names."""
+    """An open transaction. `touched` collects the tasks that it changes; `published` tells whether it named blobs."""
 
     def __init__(self, connection: Connection, blobs: Blobs) -> None:
         self.connection = connection
@@ -24,17 +24,17 @@ class Transaction:
         self.events = EventRows(connection)
 
     def touch(self, task_id: str) -> None:
-        """Say that this transaction changes a task, so that whoever waits for it is woken."""
+        """Record that this transaction changes a task. The commit wakes the requests that wait for it."""
         self.touched.add(task_id)
 
     def publish(self, blob: StagedBlob) -> None:
-        """Give a blob its name together with this transaction."""
+        """Give a blob its name. The commit makes the name durable."""
         self.blobs.publish(blob)
         self.published = True
 
     def count_commit(self) -> None:
         """Increment the change counter, which other processes watch."""
-        # One statement: two processes may both be the first.
+        # One statement, because two processes may insert the first row at the same time.
         self.connection.execute(
             text(
                 "INSERT INTO pulse (id, changes) VALUES (1, 1)"
@@ -43,5 +43,5 @@ class Transaction:
         )
 
     def change_counter(self) -> int:
-        """How many changing commits there have been."""
+        """The number of commits that changed a task."""
         return self.connection.execute(select(schema.pulse.c.changes)).scalar() or 0

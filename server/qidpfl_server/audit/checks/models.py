@@ -1,4 +1,4 @@
-"""Models and updates: every one is there with the bytes of its digest, and each model follows from its updates."""
+"""Models and updates: each blob exists and matches its digest, and each model follows from its updates."""
 
 from qidpfl_shared.protocol.messages import RoundState
 from qidpfl_shared.protocol.wire import encode
@@ -14,9 +14,9 @@ from ..report import Report
 def audit_models(
     tx: Transaction, blobs: Blobs, task: Task, rounds: list[Round], first_kept: int, report: Report
 ) -> None:
-    """Versions without a gap, one per settled round, each with the bytes of its digest."""
+    """Versions without a gap, one per settled round, each with a blob that matches its digest."""
     models = tx.tasks.models(task.task_id)
-    settled = sum(held.state is RoundState.SETTLED for held in rounds)
+    settled = sum(round_.state is RoundState.SETTLED for round_ in rounds)
     report.require(
         [model.version for model in models] == list(range(settled + 1)),
         f"task {task.name}: model versions {[model.version for model in models]} for {settled} settled rounds",
@@ -27,7 +27,7 @@ def audit_models(
 
 
 def audit_deliveries(blobs: Blobs, record: RoundRecord, report: Report) -> None:
-    """Every acknowledged update is there, with the bytes of its digest."""
+    """Every acknowledged update has a blob that matches its digest."""
     for client_id, update in record.updates.items():
         place = f"{record.place}, client {client_id}"
         with report.checking(place):
@@ -38,7 +38,7 @@ def audit_deliveries(blobs: Blobs, record: RoundRecord, report: Report) -> None:
 def audit_recomputation(
     blobs: Blobs, record: RoundRecord, base: Model | None, published: Model | None, report: Report
 ) -> None:
-    """The model recomputed from the stored updates is bit for bit the published one."""
+    """The model recomputed from the stored updates equals the published one, bit for bit."""
     accepted = record.accepted
     needed = [record.updates[client_id].digest for client_id in accepted]
     if base is None or published is None or not accepted or not all(map(blobs.has, needed)):

@@ -1,4 +1,4 @@
-"""Money: every payment is what the declared budgets and the accepted updates make of the reward."""
+"""Money: each payment follows from the reward, the declared budgets and the accepted updates."""
 
 from qidpfl_shared.core.money import split_reward
 from qidpfl_shared.core.planning import Standing
@@ -9,16 +9,16 @@ from ..report import Report
 
 
 def audit_money(record: RoundRecord, report: Report) -> None:
-    """Payments and what is kept are exactly the reward, split by the declared budgets."""
-    held, payments = record.held, record.payments
+    """Payments and the kept amount add up to the reward, split by the declared budgets."""
+    round_, payments = record.round_, record.payments
     if not record.settled:
-        unpaid = not payments and held.kept_micro is None
-        report.require(unpaid, f"{record.place}: payments in a round that is {held.state}")
+        unpaid = not payments and round_.kept_micro is None
+        report.require(unpaid, f"{record.place}: payments in a round that is {round_.state}")
         return
     paid = sum(payments.values())
     report.require(
-        held.kept_micro is not None and paid + held.kept_micro == held.reward_micro,
-        f"{record.place}: {paid} paid and {held.kept_micro} kept are not the reward {held.reward_micro}",
+        round_.kept_micro is not None and paid + round_.kept_micro == round_.reward_micro,
+        f"{record.place}: {paid} paid and {round_.kept_micro} kept are not the reward {round_.reward_micro}",
     )
     for client_id in payments:
         earned = _has_earned(record, client_id)
@@ -46,11 +46,11 @@ def _has_earned(record: RoundRecord, client_id: str) -> bool:
 
 
 def _due(record: RoundRecord) -> dict[str, int]:
-    """What everybody has to be paid. A budget that was taken back still has its share, which is kept."""
+    """The amount that each client must be paid. The share of a withdrawn budget is kept."""
     declared = record.in_order(client_id for client_id, budget in record.budgets.items() if budget.rho > 0)
     arrived = [client_id in record.updates and bool(record.updates[client_id].accepted) for client_id in declared]
     split = split_reward(
-        reward_micro=record.held.reward_micro,
+        reward_micro=record.round_.reward_micro,
         declared=[record.budgets[client_id].rho for client_id in declared],
         delivered=arrived,
     )

@@ -1,4 +1,4 @@
-"""Every round planned again from what was known when it was opened: reward, total, standings, and who could declare."""
+"""Plans: each round is planned again from the state at its opening, and compared: reward, total, standings, budgets."""
 
 import math
 from dataclasses import replace
@@ -16,7 +16,7 @@ from ...service.planning import participant, past_round
 from ..records import RoundRecord
 from ..report import Report
 
-# Another machine or library rounds differently.
+# Other machines and library versions round differently.
 _TOLERANCE = 1e-9
 
 
@@ -39,17 +39,17 @@ class PlanAuditor:
         self._custom_reward = custom_reward
 
     def audit(self, record: RoundRecord, report: Report) -> None:
-        """Compare a round with its plan; rounds come in their order."""
+        """Compare a round with its plan. Call it for the rounds in their order."""
         try:
-            seated = record.in_order(iter(record.invitations))
-            participants = {client_id: self._participant(record, client_id) for client_id in seated}
-            _compare(record, seated, self._plan(record, list(participants.values()), report), report)
+            invited_ids = record.in_order(iter(record.invitations))
+            participants = {client_id: self._participant(record, client_id) for client_id in invited_ids}
+            _compare(record, invited_ids, self._plan(record, list(participants.values()), report), report)
             self._audit_budgets(record, participants, report)
         finally:
-            self._go_on(record)
+            self._advance(record)
 
     def audit_lifetimes(self, report: Report) -> None:
-        """Nobody has spent more than its lifetime budget."""
+        """No client has spent more than its lifetime budget."""
         for client_id, account in self._final.items():
             within = not account.limited or account.spent_rho <= account.lifetime_rho * (1 + _TOLERANCE)
             place = f"task {self._task.name}, client {client_id}"
@@ -61,14 +61,14 @@ class PlanAuditor:
         def plan(own: CustomReward) -> RoundPlan:
             return plan_round(
                 rules=self._rules,
-                round_number=record.held.round_number,
+                round_number=record.round_.round_number,
                 participants=participants,
                 reward_left_micro=max(0, self._task.spec.bounds.reward_total_micro - self._paid),
                 past=self._past,
                 custom_reward=own,
             )
 
-        recorded = from_micro(record.held.reward_micro)
+        recorded = from_micro(record.round_.reward_micro)
         if self._custom_reward is not None:
             try:
                 return plan(self._custom_reward)
@@ -78,11 +78,11 @@ class PlanAuditor:
 
     def _participant(self, record: RoundRecord, client_id: str) -> Participant:
         known = participant(record.clients[client_id], self._accounts[client_id])
-        # Who was set aside then may be back by now.
+        # A client that was set aside then may have returned since.
         return replace(known, set_aside=record.invitations[client_id].standing is Standing.SET_ASIDE)
 
     def _audit_budgets(self, record: RoundRecord, participants: dict[str, Participant], report: Report) -> None:
-        """Every declared budget lay within what its client could declare; without a game nobody declares one."""
+        """Every declared budget was within the limits of its client; under policy none there are no budgets."""
         unpaid = self._rules.policy == RewardPolicy.NONE
         for client_id, budget in record.budgets.items():
             place = f"{record.place}, client {client_id}"
@@ -95,29 +95,29 @@ class PlanAuditor:
             within = smallest * (1 - _TOLERANCE) <= budget.rho <= largest * (1 + _TOLERANCE)
             report.require(within, f"{place}: budget {budget.rho} outside [{smallest}, {largest}]")
 
-    def _go_on(self, record: RoundRecord) -> None:
-        """What this round took from budgets and money."""
+    def _advance(self, record: RoundRecord) -> None:
+        """Subtract what this round spent of budgets and money."""
         self._paid += sum(record.payments.values())
-        self._past.append(past_round(record.held))
+        self._past.append(past_round(record.round_))
         for client_id in record.updates.keys() & self._accounts.keys():
-            release = self._releases.get((client_id, release_of(record.held.round_number)))
+            release = self._releases.get((client_id, release_of(record.round_.round_number)))
             if release is not None:
                 account = self._accounts[client_id]
                 self._accounts[client_id] = replace(account, releases=(*account.releases, release))
 
 
-def _compare(record: RoundRecord, seated: list[str], plan: RoundPlan, report: Report) -> None:
-    held, place = record.held, record.place
+def _compare(record: RoundRecord, invited_ids: list[str], plan: RoundPlan, report: Report) -> None:
+    round_, place = record.round_, record.place
     report.require(plan.status is PlanStatus.PLANNED, f"{place}: no round could be planned: {plan.status}")
-    reward = math.isclose(held.reward_micro, plan.reward_micro, rel_tol=_TOLERANCE, abs_tol=1)
-    report.require(reward, f"{place}: the reward is {held.reward_micro}, but the plan says {plan.reward_micro}")
-    total = math.isclose(held.total, plan.total, rel_tol=_TOLERANCE)
-    report.require(total, f"{place}: the total is {held.total}, but the plan says {plan.total}")
+    reward = math.isclose(round_.reward_micro, plan.reward_micro, rel_tol=_TOLERANCE, abs_tol=1)
+    report.require(reward, f"{place}: the reward is {round_.reward_micro}, but the plan says {plan.reward_micro}")
+    total = math.isclose(round_.total, plan.total, rel_tol=_TOLERANCE)
+    report.require(total, f"{place}: the total is {round_.total}, but the plan says {plan.total}")
     report.require(
-        held.min_updates == plan.min_updates,
-        f"{place}: min_updates is {held.min_updates}, but the plan says {plan.min_updates}",
+        round_.min_updates == plan.min_updates,
+        f"{place}: min_updates is {round_.min_updates}, but the plan says {plan.min_updates}",
     )
-    for client_id, standing, rho in zip(seated, plan.standings, plan.budgets, strict=True):
+    for client_id, standing, rho in zip(invited_ids, plan.standings, plan.budgets, strict=True):
         invitation = record.invitations[client_id]
         same = invitation.standing is standing and math.isclose(invitation.expected_rho, rho, rel_tol=_TOLERANCE)
         report.require(same, f"{place}, client {client_id}: the invitation is not that of the plan")

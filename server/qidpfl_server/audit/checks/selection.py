@@ -1,4 +1,4 @@
-"""The selection made again: everybody's label distance, and who was kept."""
+"""The selection is computed again: the label distance of each client, and which clients were selected."""
 
 import math
 
@@ -11,14 +11,14 @@ from ...plugins.rules import RuleRegistry
 from ...service.selection import selection_of
 from ..report import Report
 
-# Another machine or library rounds differently.
+# Other machines and library versions round differently.
 _TOLERANCE = 1e-9
 
 
 def audit_selection(task: Task, clients: list[Client], rules: RuleRegistry, report: Report) -> None:
-    """Every client that was judged has its distance, and was kept iff the rule keeps it."""
+    """Each client with a verdict has the right distance and is selected exactly if the rule selects it."""
     judged = [client for client in clients if client.label_distance is not None]
-    # Late joiners are judged by other references than those before them, and nothing tells who they are.
+    # Late joiners have other reference histograms, and the store does not record which clients joined late.
     if not judged or task.spec.rounds.late_joiners:
         return
     _audit_distances(task, judged, report)
@@ -32,7 +32,7 @@ def audit_selection(task: Task, clients: list[Client], rules: RuleRegistry, repo
         report.require(False, f"task {task.name}, selection: {error}")
         return
     for client, kept, filled_up in zip(judged, selection.selected, selection.filled_up, strict=True):
-        # Nothing tells whether a client that has left was kept before.
+        # The store does not record whether a client that left had been selected.
         if client.state is ClientState.LEFT:
             continue
         verdict = ClientState.SELECTED if kept else ClientState.REFUSED

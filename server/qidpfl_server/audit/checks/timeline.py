@@ -1,4 +1,4 @@
-"""The life of a task: rounds without a gap, their attempts and deadlines, and the answers to each."""
+"""The life of a task: rounds without a gap, their attempts, deadlines and answers."""
 
 import math
 
@@ -11,19 +11,19 @@ from ...service.settlement import is_accepted
 from ..records import RoundRecord
 from ..report import Report
 
-# Rounding of a sum, relatively.
+# Relative rounding error of a sum.
 _TOLERANCE = 1e-9
 
 
 def audit_timeline(task: Task, rounds: list[Round], report: Report) -> None:
-    """Rounds from 1 without a gap and up to the horizon; all but the last are settled; an ended task has none open."""
+    """Rounds from 1 to at most the horizon, without a gap; all but the last settled; none open in an ended task."""
     place = f"task {task.name}"
-    numbers = [held.round_number for held in rounds]
+    numbers = [round_.round_number for round_ in rounds]
     report.require(numbers == list(range(1, len(rounds) + 1)), f"{place}: the rounds are numbered {numbers}")
     report.require(len(rounds) <= task.spec.game.horizon, f"{place}: {len(rounds)} rounds are more than its horizon")
-    unsettled = [held.round_number for held in rounds[:-1] if held.state is not RoundState.SETTLED]
+    unsettled = [round_.round_number for round_ in rounds[:-1] if round_.state is not RoundState.SETTLED]
     report.require(not unsettled, f"{place}: later rounds follow on rounds {unsettled}, which are not settled")
-    open_rounds = [held.round_number for held in rounds if held.state is RoundState.OPEN]
+    open_rounds = [round_.round_number for round_ in rounds if round_.state is RoundState.OPEN]
     report.require(len(open_rounds) <= 1, f"{place}: several open rounds {open_rounds}")
     report.require(not (task.ended and open_rounds), f"{place} has ended, but round {open_rounds} is open")
     report.require(task.state is not TaskState.ENROLLING or not rounds, f"{place} is enrolling, but has rounds")
@@ -33,13 +33,15 @@ def audit_timeline(task: Task, rounds: list[Round], report: Report) -> None:
 
 
 def audit_round(record: RoundRecord, report: Report) -> None:
-    """What a round starts from, its attempts, its deadlines, and what is written only when it is settled."""
-    held, rules, place = record.held, record.task.spec.rounds, record.place
-    report.require(held.base_version == held.round_number - 1, f"{place}: starts from model {held.base_version}")
-    report.require(1 <= held.attempt <= rules.max_attempts, f"{place}: attempt {held.attempt} of {rules.max_attempts}")
+    """The base model of a round, its attempts and deadlines, and the values that only a settled round has."""
+    round_, rules, place = record.round_, record.task.spec.rounds, record.place
+    report.require(round_.base_version == round_.round_number - 1, f"{place}: starts from model {round_.base_version}")
+    report.require(
+        1 <= round_.attempt <= rules.max_attempts, f"{place}: attempt {round_.attempt} of {rules.max_attempts}"
+    )
     time_left = seconds(rules.declare_s + rules.deliver_s) - seconds(rules.declare_s)
-    report.require(held.deliver_by - held.declare_by == time_left, f"{place}: its deadlines do not fit the task")
-    written = (held.settled_at is not None, held.declared_total is not None)
+    report.require(round_.deliver_by - round_.declare_by == time_left, f"{place}: its deadlines do not fit the task")
+    written = (round_.settled_at is not None, round_.declared_total is not None)
     report.require(
         written == (record.settled, record.settled), f"{place}: settled_at or declared_total do not fit its state"
     )
@@ -47,15 +49,15 @@ def audit_round(record: RoundRecord, report: Report) -> None:
         return
     declared = math.fsum(budget.rho for budget in record.budgets.values())
     report.require(
-        held.declared_total is not None and math.isclose(declared, held.declared_total, rel_tol=_TOLERANCE),
-        f"{place}: the budgets add up to {declared}, not to the declared total {held.declared_total}",
+        round_.declared_total is not None and math.isclose(declared, round_.declared_total, rel_tol=_TOLERANCE),
+        f"{place}: the budgets add up to {declared}, not to the declared total {round_.declared_total}",
     )
     accepted = len(record.accepted)
-    report.require(accepted >= held.min_updates, f"{place}: settled with {accepted} updates of {held.min_updates}")
+    report.require(accepted >= round_.min_updates, f"{place}: settled with {accepted} updates of {round_.min_updates}")
 
 
 def audit_answers(record: RoundRecord, report: Report) -> None:
-    """Only the invited answer, only who has a place delivers, and every update was judged at settlement."""
+    """Only invited clients answer, only clients with a budget deliver, and each update has a verdict at settlement."""
     for client_id in record.budgets:
         invitation = record.invitations.get(client_id)
         invited = invitation is not None and invitation.standing is Standing.INVITED
@@ -65,6 +67,6 @@ def audit_answers(record: RoundRecord, report: Report) -> None:
         budget = record.budgets.get(client_id)
         has_place = budget is not None and budget.state is not BudgetState.DECLINED
         report.require(has_place, f"{place}: an update without a declared budget")
-        report.require(update.received_at <= record.held.deliver_by, f"{place}: the update came after the deadline")
+        report.require(update.received_at <= record.round_.deliver_by, f"{place}: the update came after the deadline")
         expected = is_accepted(record.task.spec, update.verdict) if record.settled else None
         report.require(update.accepted == expected, f"{place}: accepted is {update.accepted}, not {expected}")

@@ -1,4 +1,4 @@
-"""Clients of a task."""
+"""The clients of a task."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -11,7 +11,7 @@ from ...domain import Client, ClientState
 from ..schema import clients
 from ..validation import rows_of
 
-# Built once: to build a statement costs several times as much as to run it.
+# Built once: building a statement costs several times as much as running it.
 _SOME = select(clients).where(clients.c.client_id.in_(bindparam("client_ids", expanding=True)))
 
 
@@ -36,7 +36,7 @@ class ClientRows:
         return self._one(clients.c.client_id == client_id)
 
     def some(self, client_ids: Collection[str]) -> dict[str, Client]:
-        """The clients with these ids, as far as they are known."""
+        """The clients with these ids; unknown ids are left out."""
         rows = self._connection.execute(_SOME, {"client_ids": list(client_ids)})
         return {row.client_id: _client(row) for row in rows}
 

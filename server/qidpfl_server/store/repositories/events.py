@@ -1,4 +1,4 @@
-"""The live feed of a task."""
+"""Events of tasks, which the live feed sends."""
 
 from typing import Any
 

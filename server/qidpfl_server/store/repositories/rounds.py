@@ -1,4 +1,4 @@
-"""Rounds, and what happens once per round and client: invitations, budgets, updates, payments."""
+"""Rounds, and the tables with one row per round and client: invitations, budgets, updates, payments."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -31,7 +31,7 @@ from ..validation import rows_of
 # A statement names at most this many clients; for more it reads all rows.
 _MAX_NAMED = 1000
 
-# Statements that a busy round repeats are built once: to build one costs several times as much as to run it.
+# Statements that a busy round repeats are built once: building one costs several times as much as running it.
 _task_id: BindParameter[str] = bindparam("task_id")
 _round_number: BindParameter[int] = bindparam("round_number")
 
@@ -39,7 +39,7 @@ _OF_TASK = select(rounds).where(rounds.c.task_id == _task_id)
 _ROUND = _OF_TASK.where(rounds.c.round_number == _round_number)
 _LATEST = _OF_TASK.order_by(rounds.c.round_number.desc()).limit(1)
 
-# By table: all its rows of a round, and those of some clients.
+# By table: all its rows of a round, or those of some clients.
 _OF_ROUND = {
     table: select(table).where(table.c.task_id == _task_id, table.c.round_number == _round_number)
     for table in (invitations, budgets, updates, payments)
@@ -62,15 +62,15 @@ _PUT_BUDGET = text(
 
 
 def _awaited(*, silent: bool) -> Select[tuple[str]]:
-    """One invited client that may still deliver."""
-    same_seat = [
+    """Selects one invited client that may still deliver."""
+    same_client = [
         and_(*(table.c[key] == invitations.c[key] for key in ("task_id", "round_number", "client_id")))
         for table in (budgets, updates)
     ]
     joined = (
         invitations.join(clients, clients.c.client_id == invitations.c.client_id)
-        .outerjoin(budgets, same_seat[0])
-        .outerjoin(updates, same_seat[1])
+        .outerjoin(budgets, same_client[0])
+        .outerjoin(updates, same_client[1])
     )
     answered = budgets.c.state.in_((BudgetState.DECLARED, BudgetState.JOINED))
     return (
@@ -88,7 +88,7 @@ def _awaited(*, silent: bool) -> Select[tuple[str]]:
     )
 
 
-# By whether those who have not answered are waited for too.
+# By whether clients that have not answered count too.
 _AWAITED = {silent: _awaited(silent=silent) for silent in (False, True)}
 
 _SPENT = (
@@ -193,16 +193,16 @@ class RoundRows:
     def invitations(
         self, task_id: str, round_number: int, among: Collection[str] | None = None
     ) -> dict[str, RoundInvitation]:
-        """The invitations of a round, by client; only of some clients where `among` names them."""
+        """The invitations of a round by client, of all clients or of those in `among`."""
         return {row.client_id: _invitation(row) for row in self._of_round(invitations, task_id, round_number, among)}
 
     def awaits(self, task_id: str, round_number: int, *, silent: bool) -> bool:
-        """Whether an invited client may still deliver: one with a budget or, with `silent`, one without an answer."""
+        """Whether a client may still deliver: one with a budget or, with `silent`, one that has not answered."""
         key = {"task_id": task_id, "round_number": round_number}
         return self._connection.execute(_AWAITED[silent], key).scalar() is not None
 
     def put_budget(self, known: Round, *answers: Budget) -> None:
-        """Insert or replace clients' answers."""
+        """Insert or replace the answers of clients."""
         rows = [
             _key(known, answer.client_id)
             | {
@@ -237,7 +237,7 @@ class RoundRows:
         return {row.client_id: _update(row) for row in self._of_round(updates, task_id, round_number, among)}
 
     def update_digests(self, task_id: str, *, after_round: int) -> set[str]:
-        """The digests of all updates of later rounds."""
+        """The digests of the updates of all later rounds."""
         query = select(updates.c.digest).where(updates.c.task_id == task_id, updates.c.round_number > after_round)
         return set(self._connection.execute(query).scalars())
 
@@ -250,7 +250,7 @@ class RoundRows:
         return int(self._connection.execute(query).scalar_one())
 
     def known_digests(self, task_id: str, digests: Collection[str]) -> set[str]:
-        """Which of these are the bytes of an update of the task."""
+        """Those of the digests that belong to an update of the task."""
         where = {"task_id": task_id, "digests": list(digests)}
         return set(self._connection.execute(_KNOWN_DIGESTS, where).scalars())
 
@@ -271,7 +271,7 @@ class RoundRows:
         return int(self._connection.execute(query).scalar() or 0)
 
     def history(self, task_id: str, client_id: str) -> list[tuple[Round, Budget, Update | None, int | None]]:
-        """Every round a client has answered: its budget, its update and its payment."""
+        """All rounds that a client has answered, with its budget, update and payment."""
         own = (budgets.c.task_id == task_id, budgets.c.client_id == client_id)
         answered = self._connection.execute(select(budgets).where(*own).order_by(budgets.c.round_number)).all()
         known = {past.round_number: past for past in self.of_task(task_id)}
@@ -283,7 +283,7 @@ class RoundRows:
         ]
 
     def spent_budgets(self, task_id: str, client_ids: Collection[str]) -> list[tuple[int, str, float]]:
-        """(round, client, rho) of every update that came from these clients."""
+        """(round, client, rho) of each update of these clients."""
         if len(client_ids) <= _MAX_NAMED:
             rows = self._connection.execute(_SPENT_BY_SOME, {"task_id": task_id, "client_ids": list(client_ids)})
         else:

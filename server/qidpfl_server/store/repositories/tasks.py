@@ -15,7 +15,7 @@ from ...errors import DamagedState
 from ..schema import enrolment_codes, models, tasks
 from ..validation import rows_of
 
-# Built once: to build a statement costs several times as much as to run it.
+# Built once: building a statement costs several times as much as running it.
 _TASK = select(tasks).where(tasks.c.task_id == bindparam("task_id"))
 _TASK_FOR_UPDATE = _TASK.with_for_update()
 _LIVING = tasks.c.state.in_((TaskState.ENROLLING, TaskState.TRAINING))
@@ -62,7 +62,7 @@ class TaskRows:
         return [_task(row) for row in rows]
 
     def live_ids(self) -> list[str]:
-        """The ids of the tasks that have not ended, whatever else of them can be read."""
+        """The ids of the tasks that have not ended; works even if other columns are damaged."""
         query = select(tasks.c.task_id).where(_LIVING).order_by(tasks.c.task_id)
         return list(self._connection.execute(query).scalars())
 
@@ -83,12 +83,12 @@ class TaskRows:
         )
 
     def task_of_code(self, code_hash: str) -> str | None:
-        """The task that a code is for, used or not."""
+        """The task of an enrolment code, used or not."""
         query = select(enrolment_codes.c.task_id).where(enrolment_codes.c.code_hash == code_hash)
         return self._connection.execute(query).scalar()
 
     def use_code(self, code_hash: str, client_id: str) -> bool:
-        """Mark a code as used by a client; False when it was single-use and somebody else has used it."""
+        """Mark a code as used by a client; False if it is single-use and another client has used it."""
         query = select(enrolment_codes).where(enrolment_codes.c.code_hash == code_hash).with_for_update()
         code = self._connection.execute(query).one()
         if code.single_use and code.used_by not in (None, client_id):
@@ -109,7 +109,7 @@ class TaskRows:
         )
 
     def replace_model(self, task_id: str, model: Model, at: Micros) -> None:
-        """Put another model in the place of a version that nobody has built on."""
+        """Replace a model version that no round has started from."""
         where = (models.c.task_id == task_id, models.c.version == model.version)
         values = {"digest": model.digest, "momentum_digest": model.momentum_digest, "published_at": at}
         self._connection.execute(update(models).where(*where).values(values))
@@ -132,7 +132,7 @@ class TaskRows:
         return self._connection.execute(update(tasks).where(*where).values(values)).rowcount == 1
 
 
-# A spec never changes, so that what was once read and checked need not be read again.
+# A spec never changes, so it is parsed and checked once.
 @lru_cache(maxsize=256)
 def _spec(task_id: str, text: str, digest: str) -> TaskSpec:
     try:
