@@ -1,4 +1,4 @@
-"""Time as whole microseconds since 1970, in UTC. The clock is passed in, so that a test can turn it."""
+"""Time in whole microseconds since 1970, in UTC. The clock is an argument, so that a test can set it."""
 
 import time
 from datetime import UTC, datetime
@@ -31,5 +31,5 @@ def as_datetime(moment: Micros) -> datetime:
 
 
 def seconds_left(until: Micros, now: Micros) -> float:
-    """How long until a deadline, at least 0."""
+    """The seconds until a deadline, at least 0."""
     return max(0, until - now) / SECOND

@@ -1,4 +1,4 @@
-"""What the coordinator knows: tasks, clients, rounds, budgets, updates, payments. Frozen values; `store` keeps them."""
+"""The entities of the server as frozen values: tasks, clients, rounds, budgets, updates, models. `store` keeps them."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from .clock import Micros
 
 
 class ClientState(StrEnum):
-    """The life of a client within a task."""
+    """The states of a client in a task."""
 
     ENROLLED = "enrolled"
     PROFILED = "profiled"
@@ -92,7 +92,7 @@ class Client:
 
     @property
     def rho_limit(self) -> float:
-        """The declared cap of one round; infinite where none was declared."""
+        """The declared cap of one round; infinite if the client declared none."""
         return math.inf if self.rho_cap is None else self.rho_cap
 
 
@@ -122,7 +122,7 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundInvitation:
-    """How a client stands in a round, and the budget the plan expects of it."""
+    """The standing of a client in a round, and the budget that the plan expects of it."""
 
     client_id: str
     standing: Standing
@@ -136,7 +136,7 @@ def standing_of(invitation: RoundInvitation | None) -> Standing:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """A client's answer to an announcement; `rho` stays after a declaration was taken back."""
+    """A client's answer to an announcement. `rho` stays after the client has withdrawn a declaration."""
 
     client_id: str
     state: BudgetState
@@ -147,7 +147,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """An upload that was acknowledged; verdict and acceptance follow at settlement."""
+    """An acknowledged upload. Settlement sets verdict and acceptance."""
 
     client_id: str
     digest: str
@@ -160,7 +160,7 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A version of the global model: digests of its parameters and of the server's momentum."""
+    """A version of the global model: the digests of its parameters and of the server's momentum."""
 
     version: int
     digest: str

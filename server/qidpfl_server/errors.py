@@ -1,17 +1,17 @@
-"""What can go wrong, each with the error code that the API answers with.
+"""The errors of the server, each with the error code of the API.
 
 CoordinatorError
-  RequestRefused             the request cannot be granted; nothing was changed
-  StoreBusy           the database is locked or away; try again
+  RequestRefused      the server refuses the request; nothing was changed
+  StoreBusy           the database is locked or not reachable; try again
   StorageFull         no space left; nothing was acknowledged
-  DamagedState        what is stored does not fit together; says what and where
+  DamagedState        stored data is missing or inconsistent; the text says what and where
 """
 
 from qidpfl_shared.protocol.errors import ErrorCode
 
 
 class CoordinatorError(Exception):
-    """The base of all errors that the coordinator raises on purpose."""
+    """The base of all errors that the server raises on purpose."""
 
     code = ErrorCode.INTERNAL_ERROR
     retry_after_s: int | None = None
@@ -25,7 +25,7 @@ class CoordinatorError(Exception):
 
 
 class RequestRefused(CoordinatorError):
-    """A request that cannot be granted. It leaves nothing behind."""
+    """The server refuses a request. Its transaction changes nothing."""
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
         super().__init__(detail)
@@ -43,16 +43,16 @@ class StoreBusy(CoordinatorError):
 
 
 class StorageFull(CoordinatorError):
-    """There is no space left for what must be durable."""
+    """There is no disk space left for data that must be durable."""
 
     code = ErrorCode.STORAGE_FULL
     retry_after_s = 10
 
 
 class DamagedState(CoordinatorError):
-    """What is stored cannot be read or does not fit together."""
+    """Stored data cannot be read or is inconsistent."""
 
 
 def is_transient(error: Exception) -> bool:
-    """Whether an error may pass without a change of the task: the store is away, the disk is full or unreadable."""
+    """Whether an error may pass by itself: the store is not reachable, the disk is full or unreadable."""
     return isinstance(error, (StoreBusy, StorageFull, OSError, MemoryError))

@@ -1,4 +1,4 @@
-"""Logging: one line per event, JSON in a pipe and readable on a terminal; never a token, a weight or a label count."""
+"""Logging: one line per event, as JSON in a pipe, as text on a terminal. Never logs tokens, weights or label counts."""
 
 import logging
 import sys
@@ -41,7 +41,7 @@ def _redact(logger: Any, method: str, event: Any) -> Any:
 
 
 class _CurrentStderr:
-    """Whatever standard error is at the moment of writing: live progress puts the log above its table."""
+    """Writes to the current `sys.stderr`: live progress replaces it to print the log above its table."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)

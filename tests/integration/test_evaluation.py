@@ -68,7 +68,7 @@ def test_both_halves_have_every_label_however_the_records_are_sorted() -> None:
     own = describe_workload("support.custom_workload:Alternating", None)
     spec = preset("digits", own.overrides({}))
     parameters = flatten(tensors={"weight": np.zeros((2, 2)), "bias": [0.0, 1.0]}, layout=spec.layout)
-    found = Evaluators(own=[own.name]).of(spec).evaluate(spec, parameters)
+    found = Evaluators(custom=[own.name]).of(spec).evaluate(spec, parameters)
     assert found is not None
     assert 0.3 < found.deciding.accuracy < 0.7
     assert 0.3 < found.reported.accuracy < 0.7
@@ -128,7 +128,7 @@ def test_a_task_that_cannot_be_evaluated_is_said_and_leaves_the_evaluation_of_ot
     own = describe_workload("support.custom_workload:Plane", None)
     sound = preset("digits", own.overrides({}))
     other = preset("digits", own.overrides({}) | {"layout": {"tensors": [{"name": "w", "shape": []}]}})
-    evaluators = Evaluators(own=[own.name])
+    evaluators = Evaluators(custom=[own.name])
     with structlog.testing.capture_logs() as said:
         for _ in range(2):
             assert evaluators.of(other).evaluate(other, initial_parameters(other)) is None
@@ -140,7 +140,7 @@ def test_a_task_whose_workload_cannot_be_loaded_leaves_the_evaluation_of_others_
     own = describe_workload("support.custom_workload:Plane", None)
     sound = preset("digits", own.overrides({}))
     claiming = preset("digits", own.overrides({"workload": {"convex": True}}))
-    evaluators = Evaluators(own=[own.name])
+    evaluators = Evaluators(custom=[own.name])
     assert claiming.workload.convex and not sound.workload.convex
     assert evaluators.of(claiming).evaluate(claiming, initial_parameters(claiming)) is None
     assert evaluators.of(sound).evaluate(sound, initial_parameters(sound)) is not None
@@ -250,7 +250,7 @@ def test_version_0_is_what_the_network_starts_with_the_same_every_time() -> None
 
 def test_a_workload_that_the_operator_has_not_named_is_never_imported() -> None:
     spec = preset("digits", {"workload": {"dataset": "antigravity:Anything"}})
-    evaluators = Evaluators(own=["support.custom_workload:Plane"])
+    evaluators = Evaluators(custom=["support.custom_workload:Plane"])
     with structlog.testing.capture_logs() as said:
         assert evaluators.of(spec).evaluate(spec, initial_parameters(spec)) is None
     assert "--workload antigravity:Anything" in said[0]["reason"] == evaluators.obstacle(spec)
@@ -261,7 +261,7 @@ def test_a_workload_that_the_operator_has_not_named_is_never_imported() -> None:
 def test_a_workload_that_fails_is_said_once_and_harms_nobody(name: str, reason: str) -> None:
     own = describe_workload(f"support.custom_workload:{name}", None)
     spec = preset("digits", own.overrides({}))
-    evaluator = Evaluators(own=[own.name]).of(spec)
+    evaluator = Evaluators(custom=[own.name]).of(spec)
     with structlog.testing.capture_logs() as said:
         for _ in range(2):
             assert evaluator.evaluate(spec, initial_parameters(spec)) is None

@@ -107,7 +107,7 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until all tasks have ended. `prepare` runs once the store is locked."""
     _limit_malloc_arenas()
-    evaluators = Evaluators(data_dir=settings.data_dir, own=custom_workloads)
+    evaluators = Evaluators(data_dir=settings.data_dir, custom=custom_workloads)
     with exclusive(store.engine), _auto_export(settings, store):
         store.read(lambda tx: require_living_tasks(tx, rules))
         secrets = load_secrets(settings.state_dir)

@@ -90,7 +90,7 @@ def create_command(
     for code in created.codes:
         print(code)
     named = () if workload is None else (workload,)
-    if (obstacle := Evaluators(data_dir=settings.data_dir, own=named).obstacle(spec)) is not None:
+    if (obstacle := Evaluators(data_dir=settings.data_dir, custom=named).obstacle(spec)) is not None:
         print(f"note: its rounds cannot be evaluated from here: {obstacle}", file=sys.stderr)
     elif workload is not None:
         print(f"note: serve --workload {workload} evaluates its rounds", file=sys.stderr)

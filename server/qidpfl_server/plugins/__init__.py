@@ -1,1 +1,1 @@
-"""Code that the operator names on the command line: reward and selection rules, workloads."""
+"""Custom code that the operator names on the command line: rules and workloads."""

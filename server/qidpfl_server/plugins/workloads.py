@@ -1,4 +1,4 @@
-"""Workloads of the operator's own: what a class says of itself becomes part of a task's spec."""
+"""Custom workloads: the server imports the class that the operator names, and derives the spec of a task from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CustomWorkload:
-    """A workload named as module:Class or file.py:Class, and a fresh network of it."""
+    """A workload, named as module:Class or file.py:Class, with a new network."""
 
     name: str
     workload: Workload
     network: "nn.Module"
 
     def overrides(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The overrides of a preset that make it a task of this workload; what is given by hand wins."""
+        """The overrides that make a preset a task of this workload. Explicitly given overrides take precedence."""
         from qidpfl_shared.workloads.networks import layout_of
 
         derived = {
@@ -39,7 +39,10 @@ class CustomWorkload:
         return {"layout": layout, **given, "workload": {**derived, **given.get("workload", {})}}
 
     def start(self, spec: TaskSpec) -> Parameters | None:
-        """Version 0 as the network makes it; None for a convex task, which starts from zero."""
+        """The parameters of the new network as version 0; None for a convex task, which starts from zero.
+
+        Raises `CoordinatorError` if the network does not have the layout of the task.
+        """
         if spec.workload.convex:
             return None
         tensors = {name: parameter.detach().numpy() for name, parameter in self.network.named_parameters()}
@@ -50,7 +53,7 @@ class CustomWorkload:
 
 
 def find_workload(name: str, data_dir: Path | None) -> Workload:
-    """The workload of this name, also from a module in the current folder. Nothing is read of its data."""
+    """Import the workload of this name, also from the current folder. Reads no data. Raises `CoordinatorError`."""
     try:
         return custom_workload(name, data_dir=data_dir)
     except WorkloadError as error:
@@ -58,7 +61,7 @@ def find_workload(name: str, data_dir: Path | None) -> Workload:
 
 
 def describe_workload(name: str, data_dir: Path | None) -> CustomWorkload:
-    """The workload of this name with its network, which is the same every time."""
+    """The workload of this name with its network, from a fixed seed. Raises `CoordinatorError`, also without torch."""
     workload = find_workload(name, data_dir)
     try:
         import torch

@@ -1,1 +1,1 @@
-"""The use cases of the coordinator: plain functions over the store and the pure core. No FastAPI, no SQLAlchemy."""
+"""The use cases of the server: plain functions over the store and the pure core. No FastAPI, no SQLAlchemy."""

@@ -63,7 +63,7 @@ def _weights(task: Task, clients: Sequence[Client], budgets: Mapping[str, Budget
 
 
 def initial_parameters(spec: TaskSpec) -> Parameters:
-    """Version 0: zero for convex models; else every layer uniform in ±1/sqrt(fan-in).
+    """Version 0: zero for convex models; otherwise each layer uniform in ±1/sqrt(fan-in).
 
     It depends on workload and layout only, so that tasks that differ in game or privacy start from the same model.
     """

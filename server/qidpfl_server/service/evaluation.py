@@ -1,6 +1,7 @@
-"""Accuracy and loss of a model on held-out records, split once: one half decides, the other is reported.
+"""Accuracy and loss of a model on held-out records: one half decides whether the target is reached, one is reported.
 
-What cannot be evaluated here (no data, no torch, an unknown workload) runs unevaluated; the log says why, once.
+A task that the server cannot evaluate (no data, no torch, an unknown workload) runs without scores. The log says why,
+once.
 """
 
 import threading
@@ -33,7 +34,7 @@ Scorer = Callable[[Features], Scores]
 
 @dataclass(frozen=True)
 class Score:
-    """How good a model is on one half of the held-out records; a loss that is not finite is None."""
+    """Accuracy and loss on one half of the held-out records; the loss is None if it is not finite."""
 
     accuracy: float
     loss: float | None
@@ -41,7 +42,10 @@ class Score:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One half decides whether the target is reached; the other, which nothing was chosen by, is reported."""
+    """The score that decides whether the target is reached, and the score that is reported.
+
+    They come from different records, so that no decision was made by the reported score.
+    """
 
     deciding: Score
     reported: Score
@@ -51,31 +55,31 @@ class Evaluator(Protocol):
     """Scores models of one workload."""
 
     def evaluate(self, spec: TaskSpec, parameters: Parameters) -> Evaluation | None:
-        """The scores of these parameters; None where they cannot be had."""
+        """The scores of these parameters; None if they cannot be evaluated."""
 
     def prepare(self) -> None:
-        """Load what is needed, so that what is missing is known early."""
+        """Load the data now, so that missing data is known early."""
 
 
 class Evaluators:
-    """The evaluators of a coordinator: tasks of the same workload share its records.
+    """The evaluators of a server. Tasks of the same workload share its records.
 
-    `own` names, as module:Class, what may be imported: a task alone must not make the coordinator run code.
+    `custom` names the workloads (module:Class) that the server may import: a task cannot make it run other code.
     """
 
-    def __init__(self, *, data_dir: Path | None = None, own: Sequence[str] = ()) -> None:
+    def __init__(self, *, data_dir: Path | None = None, custom: Sequence[str] = ()) -> None:
         self._data_dir = data_dir
-        self._own = {published_name(name): name for name in own}
+        self._custom = {published_name(name): name for name in custom}
         self._known: dict[WorkloadSpec, HeldOutEvaluator] = {}
         self._loaded: dict[WorkloadSpec, Workload] = {}
 
     def of(self, spec: TaskSpec) -> "HeldOutEvaluator":
-        """The evaluator of a task. Nothing is loaded before it is used."""
+        """The evaluator of a task. It loads its data at the first use."""
         workload = _as_evaluated(spec.workload)
         return self._known.setdefault(workload, HeldOutEvaluator(workload, lambda: self._load(workload)))
 
     def obstacle(self, spec: TaskSpec) -> str | None:
-        """Why a task cannot be evaluated here, as far as can be told without reading its data."""
+        """Why this server cannot evaluate a task, or None. Reads no data, so it finds no missing records."""
         if not _is_linear(spec.workload) and find_spec("torch") is None:
             return "torch is not installed"
         try:
@@ -85,17 +89,17 @@ class Evaluators:
         return None
 
     def _load(self, workload: WorkloadSpec) -> Workload:
-        """The workload; portions of the same one share its records, which are read once."""
+        """The workload. Portions of one workload share its records, which are read once."""
         whole = workload.whole
         if whole not in self._loaded:
-            own = self._own.get(workload.dataset)
-            # A download would hold up a settlement.
-            self._loaded[whole] = load_workload(whole, data_dir=self._data_dir, custom=own, download=False)
+            custom = self._custom.get(workload.dataset)
+            # A download would delay a settlement.
+            self._loaded[whole] = load_workload(whole, data_dir=self._data_dir, custom=custom, download=False)
         return portion(self._loaded[whole], workload)
 
 
 class HeldOutEvaluator:
-    """Evaluates models of one workload on its held-out records, which are read once and kept."""
+    """Evaluates models of one workload on its held-out records, which it reads once and keeps."""
 
     def __init__(self, workload: WorkloadSpec, load: Callable[[], Workload]) -> None:
         self._name = f"{workload.dataset}, {workload.network}"
@@ -106,19 +110,19 @@ class HeldOutEvaluator:
         self._hopeless = False
 
     def evaluate(self, spec: TaskSpec, parameters: Parameters) -> Evaluation | None:
-        """The scores of these parameters; None, and a warning at the first time, where they cannot be had."""
+        """The scores of these parameters; None, and one warning, if they cannot be evaluated. Raises nothing."""
         held_out = self._held_out()
         if held_out is None:
             return None
         try:
             return _evaluated(*held_out, spec, parameters)
         except Exception as error:
-            # A workload may be anybody's code, and no failure of it is worth a round; nor is it one of other tasks.
+            # A workload may be custom code: its failure must not cost a round, or the evaluation of other tasks.
             self._warn(spec.digest, error)
             return None
 
     def prepare(self) -> None:
-        """Read the records now, so that what is missing is said now."""
+        """Read the records now, so that the log names missing data now."""
         self._held_out()
 
     def _held_out(self) -> tuple[Workload, Records, Records] | None:
@@ -128,13 +132,13 @@ class HeldOutEvaluator:
                     workload = self._load()
                     self._loaded = (workload, *_halves(workload.held_out()))
                 except Exception as error:
-                    # Data may still come.
+                    # The operator may still add missing data.
                     self._hopeless = not isinstance(error, DataMissing)
                     self._warn("loading", error)
             return self._loaded
 
     def _warn(self, subject: str, error: Exception) -> None:
-        """Say once for every subject why something is not evaluated."""
+        """Log the reason once per subject."""
         if subject not in self._warned_of:
             reason = str(error) if isinstance(error, WorkloadError) else f"{type(error).__name__}: {error}"
             _log.warning("unevaluated", workload=self._name, reason=reason)
@@ -142,9 +146,9 @@ class HeldOutEvaluator:
 
 
 def _as_evaluated(workload: WorkloadSpec) -> WorkloadSpec:
-    """All that loading depends on and nothing else: what fails to load for one task must not be missing for another.
+    """The fields that loading depends on, as a cache key: a failure of one task must not affect another.
 
-    How many records are trained on matters only where others of them are for validation.
+    The number of training records matters only if other records of the same set are for validation.
     """
     without = {"partition": None} | ({} if workload.validation_records else {"training_records": None})
     return workload.model_copy(update=without)
@@ -158,7 +162,7 @@ def _evaluated(
 
 
 def _halves(records: Records | None) -> tuple[Records, Records]:
-    """Two halves at random, the same ones every time: however records are sorted, both look alike."""
+    """Two random halves, the same ones every time. Random, because the records may be sorted."""
     if records is None or len(records) < 2:
         raise DataMissing("the workload has no held-out records, or only one")
     order = np.random.default_rng(0).permutation(len(records))
@@ -167,7 +171,7 @@ def _halves(records: Records | None) -> tuple[Records, Records]:
 
 
 def _is_linear(workload: WorkloadSpec) -> bool:
-    """Whether it is the built-in softmax regression, for which numpy is enough."""
+    """Whether it is the built-in softmax regression, which needs only numpy."""
     return workload.network == "linear" and ":" not in workload.dataset
 
 
@@ -208,7 +212,7 @@ def _score(scorer: Scorer, spec: TaskSpec, records: Records) -> Score:
 
 
 def _batches(spec: TaskSpec, records: Records) -> Iterator[tuple[Features, Labels]]:
-    """Features as the clients train on them: `bolt_on` bounds the norm of every record."""
+    """The features as the clients train on them: `bolt_on` bounds the norm of every record."""
     mechanism = spec.privacy.mechanism
     for start in range(0, len(records), _BATCH):
         part = slice(start, start + _BATCH)

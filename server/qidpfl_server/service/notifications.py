@@ -1,4 +1,4 @@
-"""Long polls: every waiter of a task is woken from one cached board, and holds neither thread nor connection."""
+"""Long polls: one cached state per task serves all waiting requests, which hold no thread and no connection."""
 
 import asyncio
 import time
@@ -15,22 +15,22 @@ _log = structlog.get_logger()
 
 
 class TaskChannel:
-    """The board of one task, and the event that its next version will set."""
+    """The cached state of one task, and the event that its next version sets."""
 
     def __init__(self) -> None:
         self.state: AnnouncementState | None = None
         self.changed = asyncio.Event()
         self.reading = asyncio.Lock()
 
-    def wake_all(self, board: AnnouncementState | None) -> None:
-        """Show another board to everybody who waits."""
-        self.state = board
+    def wake_all(self, state: AnnouncementState | None) -> None:
+        """Replace the state and wake all waiting requests."""
+        self.state = state
         self.changed.set()
         self.changed = asyncio.Event()
 
 
 class ChangeNotifier:
-    """The boards of all tasks that somebody asks for, kept fresh by the store's commits and other processes' pulse."""
+    """Keeps the state of each requested task fresh: from the commits of this process, and from the change counter."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -45,12 +45,12 @@ class ChangeNotifier:
         self._foreign_listeners: list[Callable[[], None]] = []
 
     def listen(self) -> None:
-        """Start to hear of commits; call it on the event loop."""
+        """Subscribe to the commits of the store. Call it on the event loop."""
         self._loop = asyncio.get_running_loop()
         self._store.on_commit(self._from_writer)
 
     def on_change(self, listener: Callable[[set[str]], None]) -> None:
-        """Call `listener` on the event loop with the ids of changed tasks (empty: any of them may have changed)."""
+        """Call `listener` on the event loop with the ids of changed tasks (empty: any task may have changed)."""
         self._listeners.append(listener)
 
     def on_foreign_change(self, listener: Callable[[], None]) -> None:
@@ -62,14 +62,14 @@ class ChangeNotifier:
         return self._closing
 
     def close(self) -> None:
-        """Answer everybody who waits: the coordinator stops."""
+        """Answer all waiting requests, because the server stops."""
         self._closing = True
         self._wake.set()
         for channel in self._channels.values():
             channel.changed.set()
 
     async def current(self, task_id: str) -> AnnouncementState | None:
-        """The board of a task, read at the first time."""
+        """The state of a task, read from the store at the first request. None if there is no such task."""
         channel = self._channels.setdefault(task_id, TaskChannel())
         if channel.state is None:
             await self._refresh(task_id, channel, first=True)
@@ -78,7 +78,7 @@ class ChangeNotifier:
         return channel.state
 
     async def wait(self, task_id: str, timeout_s: float) -> None:
-        """Return when the task has changed, the time is over, or the coordinator stops."""
+        """Return when the task has changed, after the timeout, or when the server stops."""
         channel = self._channels.setdefault(task_id, TaskChannel())
         if self._closing:
             return
@@ -89,7 +89,7 @@ class ChangeNotifier:
             return
 
     async def run(self) -> None:
-        """Refresh what has changed, here or (seen once a second) in another process; `ended` says that it is over."""
+        """Refresh changed tasks until closed; look for changes of other processes once a second. Sets `ended`."""
         next_look = time.monotonic()
         try:
             while not self._closing:
@@ -119,7 +119,7 @@ class ChangeNotifier:
                 if is_transient(error):
                     self._stale |= stale
                     raise
-                # Whoever waits asks again, and is told: the others must not wait for it.
+                # The requests that wait for it repeat their read and get the error. Other tasks go on.
                 _log.error("task_unreadable", task=task_id, reason=str(error))
                 channel.wake_all(None)
         if stale:
@@ -127,8 +127,8 @@ class ChangeNotifier:
 
     async def _check_change_counter(self) -> None:
         counter = await anyio.to_thread.run_sync(self._store.read, lambda tx: tx.change_counter())
-        # Own commits are counted before they happen and subtracted after the look: a foreign one may be seen late, or
-        # twice, but never missed.
+        # This process counts its commits before they happen and subtracts them after the read. A commit of another
+        # process may be seen late, or twice, but is never missed.
         foreign = counter - self._store.local_commits
         if foreign > self._foreign_commits:
             self._stale |= set(self._channels)
@@ -138,7 +138,7 @@ class ChangeNotifier:
         self._foreign_commits = foreign
 
     async def _refresh(self, task_id: str, channel: TaskChannel, *, first: bool = False) -> None:
-        # One after the other: an older board never replaces a newer one.
+        # One read at a time, so that an older state never replaces a newer one.
         async with channel.reading:
             if first and channel.state is not None:
                 return

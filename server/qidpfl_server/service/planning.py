@@ -1,4 +1,4 @@
-"""A round as it is planned and announced, and until when it is waited for."""
+"""How a round is planned and announced, and when it is complete."""
 
 import math
 from dataclasses import replace
@@ -26,7 +26,7 @@ _ENDS = {
 
 
 def open_round(tx: Transaction, task: Task, round_number: int, now: Micros, rules: RuleRegistry) -> None:
-    """Plan a round and announce it, or end the task where no round can be held."""
+    """Plan a round and announce it, or end the task if no round can be planned."""
     clients = [_returned(tx, client) for client in active_clients(tx, task.task_id)]
     accounts = privacy_accounts(tx, task, clients)
     try:
@@ -49,9 +49,9 @@ def open_round(tx: Transaction, task: Task, round_number: int, now: Micros, rule
 
 
 def privacy_accounts(tx: Transaction, task: Task, clients: list[Client]) -> dict[str, PrivacyAccount]:
-    """The coordinator's ledger of each client: the histogram, and every update that came.
+    """The server's privacy ledger of each client: the histogram and every stored update.
 
-    What the owner had to accept on the client's side is accepted here: an unproven release switches the limit off.
+    The owner has accepted unproven releases on the client, so the server accepts them too: they disable the limit.
     """
     mechanism = task.spec.privacy.mechanism.build()
     sizes = {client.client_id: client.size or 1 for client in clients}
@@ -71,7 +71,7 @@ def privacy_accounts(tx: Transaction, task: Task, clients: list[Client]) -> dict
 
 
 def participant(client: Client, account: PrivacyAccount) -> Participant:
-    """A client as the plan of a round sees it."""
+    """A client as input of the plan of a round."""
     assert client.privacy_value is not None and client.size is not None
     return Participant(
         privacy_value=client.privacy_value,
@@ -83,25 +83,25 @@ def participant(client: Client, account: PrivacyAccount) -> Participant:
 
 
 def past_round(round_: Round) -> PastRound:
-    """A settled round as a reward policy sees it."""
+    """A settled round as input of a reward policy."""
     return PastRound(reward=from_micro(round_.reward_micro), accuracy=round_.accuracy)
 
 
 def round_is_complete(tx: Transaction, round_: Round, now: Micros) -> bool:
-    """Whether nothing more is to be expected: everybody invited has delivered, declined, left or missed the time."""
+    """Whether the round waits for no client: each invited one has delivered, declined, left or missed its deadline."""
     if now > round_.deliver_by:
         return True
     return not tx.rounds.awaits(round_.task_id, round_.round_number, silent=now <= round_.declare_by)
 
 
 def mark_coming_back(tx: Transaction, client_id: str) -> None:
-    """A client that was set aside is heard of again: it may take part from the next round on."""
+    """Let a client that was set aside, and polls again, take part from the next round on."""
     if not known_client(tx, client_id).coming_back:
         tx.clients.set_coming_back(client_id)
 
 
 def _past(tx: Transaction, task: Task) -> list[PastRound]:
-    """The rounds so far, for the one policy that asks for them."""
+    """The rounds so far, for the custom policy; the other policies do not use them."""
     if task.spec.game.policy is not RewardPolicy.OWN:
         return []
     return [past_round(round_) for round_ in tx.rounds.of_task(task.task_id)]

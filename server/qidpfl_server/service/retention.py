@@ -1,4 +1,4 @@
-"""Which blobs are still needed. Everything else is swept, once it is so old that nobody can be using it any more."""
+"""Which blobs are still needed. A sweep removes the others after a grace period in which a process may use them."""
 
 from qidpfl_shared.protocol.messages import RoundState
 
@@ -7,15 +7,14 @@ from ..domain import Task
 from ..store.store import Store
 from ..store.transaction import Transaction
 
-# How long a blob whose row is not committed yet may wait for it, and how long whoever has seen that a blob is kept may
-# take to read it.
+# The time in which a process must commit the row of a blob that it wrote, or read a blob that it found in a row.
 _GRACE_S = 3600.0
 
 
 def first_kept_version(tx: Transaction, task: Task, settled_by: Micros | None = None) -> int:
-    """The oldest model that is kept, which is where the first kept round starts from. All rounds after it are kept.
+    """The oldest kept model version. The first kept round starts from it, and all later rounds are kept.
 
-    Where `settled_by` is given, it is what was kept at that moment.
+    `settled_by` asks for the version that was the oldest one at that moment.
     """
     last = task.spec.retention.last_rounds
     if last is None:
@@ -27,7 +26,7 @@ def first_kept_version(tx: Transaction, task: Task, settled_by: Micros | None = 
 
 
 def kept_digests(tx: Transaction, since: Micros | None = None) -> set[str]:
-    """The digests that some task refers to, or has referred to at any moment `since`."""
+    """The digests that a task refers to, or has referred to at any moment since `since`."""
     kept: set[str] = set()
     for task in tx.tasks.all():
         first = first_kept_version(tx, task, since)
@@ -38,10 +37,10 @@ def kept_digests(tx: Transaction, since: Micros | None = None) -> set[str]:
 
 
 def sweep(store: Store, clock: Clock, *, grace_s: float = _GRACE_S) -> int:
-    """Remove the blobs that nothing refers to and that nobody can be using any more; the number of files removed.
+    """Remove blobs that no row refers to and that are older than the grace period; the number of removed files.
 
-    Any number of coordinators may sweep the same folder, and be held up in the middle of it for any time.
+    Several processes may sweep one folder at the same time, and may pause in the middle of it.
     """
-    # The moment comes first: what is written, or committed, after it is never removed by this sweep.
+    # Taken first: this sweep never removes a blob that is written, or whose row is committed, after this moment.
     moment = clock.now() - seconds(grace_s)
     return store.blobs.sweep(store.read(lambda tx: kept_digests(tx, moment), snapshot=True), before=moment)

@@ -1,7 +1,7 @@
-"""What happens by itself: selection, settlement and deadlines, driven by the clock and by changes in the store.
+"""Runs selection and settlement when they are due: at a deadline, or after a change in the store.
 
-Every step asks the store whether it is due and does nothing if another process was faster, so that any number of
-coordinators may run it on one store.
+Each step checks in the store whether it is still due, and does nothing if another process was faster. So several
+servers may run the scheduler on one store.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class RetryPolicy:
 
 
 class Scheduler:
-    """Runs what is due, task by task, in threads."""
+    """Runs due steps in threads, one step per task at a time."""
 
     def __init__(
         self,
@@ -72,28 +72,28 @@ class Scheduler:
         self._busy: set[str] = set()
         self._retries = RetryPolicy()
         self._threads = anyio.CapacityLimiter(2)
-        # What was last said of tasks that cannot be read, so that it is said once.
+        # The last logged error of each task that cannot be read, so that it is logged once.
         self._unreadable: dict[str, str] = {}
         self._without_rules: set[str] = set()
         self._observe: Callable[[Timing], None] | None = None
         self.ended = False
 
     def on_settlement(self, observe: Callable[[Timing], None]) -> None:
-        """Tell `observe` how long every settlement took, from whatever thread it ran in."""
+        """Call `observe` with the duration of each settlement, in the thread that ran it."""
         self._observe = observe
 
     def wake(self, task_ids: set[str]) -> None:
-        """Something has changed: look again now."""
+        """Check for due tasks now, because a task has changed."""
         self._wake.set()
 
     def evaluator(self, task: Task) -> Evaluator | None:
-        """The evaluator of a task, made once."""
+        """The evaluator of a task, created at the first call."""
         if task.task_id not in self._evaluators:
             self._evaluators[task.task_id] = self._evaluator_for(task)
         return self._evaluators[task.task_id]
 
     async def run(self) -> None:
-        """Work until cancelled; `ended` says that it is over."""
+        """Run until cancelled. Sets `ended` at the end."""
         try:
             async with anyio.create_task_group() as group:
                 while True:
@@ -105,7 +105,7 @@ class Scheduler:
             self.ended = True
 
     def _start_what_is_due(self, group: TaskGroup, tasks: list[tuple[Task, Micros]]) -> float:
-        """Start what is due; the seconds until something else is."""
+        """Start the due tasks. Returns the seconds until the next one is due."""
         now = self._clock.now()
         for task, due in tasks:
             if due <= now and task.task_id not in self._busy and self._has_rules(task):
@@ -115,7 +115,7 @@ class Scheduler:
         return max(0.01, min([*waiting, _LONGEST_SLEEP_S]))
 
     def _has_rules(self, task: Task) -> bool:
-        """Whether this coordinator can go on with a task. If not it says so once: another one may have its rules."""
+        """Whether this process has the custom rules of a task. If not, logs it once: another server may have them."""
         missing = self._rules.missing(task.spec)
         if missing and task.task_id not in self._without_rules:
             self._without_rules.add(task.task_id)
@@ -123,7 +123,7 @@ class Scheduler:
         return not missing
 
     def _due_tasks(self) -> list[tuple[Task, Micros]]:
-        """When each living task needs attention next; a task that cannot be read is left out. Never fails."""
+        """Each task that has not ended, and when it is due next. Skips unreadable tasks. Raises nothing."""
         now = self._clock.now()
         try:
             try:
@@ -138,7 +138,7 @@ class Scheduler:
             return []
 
     def _due_times_of(self, task_id: str, now: Micros) -> list[tuple[Task, Micros]]:
-        """The same for one task."""
+        """The same for one task; empty if it cannot be read."""
         try:
             return self._store.read(lambda tx: _due(tx, get_task(tx, task_id), now))
         except Exception as error:
@@ -148,7 +148,7 @@ class Scheduler:
             return []
 
     async def keep_clean(self) -> None:
-        """Sweep blobs that nothing refers to, now and then, until cancelled."""
+        """Sweep unused blobs every ten minutes until cancelled."""
         while True:
             try:
                 removed = await anyio.to_thread.run_sync(sweep, self._store, self._clock, limiter=self._threads)
@@ -162,14 +162,14 @@ class Scheduler:
         try:
             await anyio.to_thread.run_sync(self._advance_blocking, task, limiter=self._threads)
         except Exception as error:
-            # A fault in one task must not stop the others.
+            # An error in one task must not stop the others.
             await anyio.sleep(await anyio.to_thread.run_sync(self._after_failure, task.task_id, error))
         finally:
             self._busy.discard(task.task_id)
             self._wake.set()
 
     def _after_failure(self, task_id: str, error: Exception) -> float:
-        """Log a failed step; the seconds until it may be tried again. A task that fails too often has ended."""
+        """Log a failed step, and fail the task after the last try. Returns the seconds until the next try."""
         if is_transient(error):
             _log.warning("step_failed", task=task_id, reason=str(error))
             return _TRANSIENT_PAUSE_S
@@ -181,7 +181,7 @@ class Scheduler:
             if pause is None and self._store.write(lambda tx: fail_task(tx, task_id, step, error, now)):
                 _log.error("task_failed", task=task_id, reason=EndReason.STEP_FAILED.value)
         except Exception as another:
-            # Whatever it is, the next failure of this step comes here again.
+            # The step is tried again, and its next failure comes here again.
             _log.warning("store_unavailable", reason=str(another))
             return _TRANSIENT_PAUSE_S
         return pause or 0.0
@@ -203,7 +203,7 @@ def _select_if_due(tx: Transaction, task_id: str, now: Micros, rules: RuleRegist
 
 
 def _due(tx: Transaction, task: Task, now: Micros) -> list[tuple[Task, Micros]]:
-    """The task and when it needs attention next; nothing where it needs none."""
+    """The task and when it is due next; empty if it waits for nothing."""
     if task.state is TaskState.ENROLLING:
         return [(task, now if selection_is_due(tx, task, now) else max(selection_time(task), now + SECOND))]
     round_ = tx.rounds.latest(task.task_id)

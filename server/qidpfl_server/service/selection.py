@@ -1,4 +1,4 @@
-"""Which clients take part: when the selection is due, whom the rule of the task keeps, and late joiners."""
+"""Which clients take part: when the selection is due, which clients the rule of the task keeps, and late joiners."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,8 @@
-"""How a round ends: audit, average, evaluate, pay; or void and try again.
+"""How a round ends: audit, aggregate, evaluate, pay; or void it and try again.
 
-The heavy part (reading updates, averaging, evaluating) happens outside any transaction on a snapshot of the round; one
-closing transaction then checks that nothing has changed, and writes everything at once. Several processes may do the
-heavy part at the same time: only one of them closes the round.
+The expensive part (read updates, aggregate, evaluate) works on a snapshot of the round, outside any transaction. One
+closing transaction then checks that the round has not changed, and writes all results. Several processes may do the
+expensive part at the same time; only one of them closes the round.
 """
 
 import math
@@ -63,9 +63,9 @@ def settle_if_due(
     stop: bool = False,
     observe: Callable[[Timing], None] | None = None,
 ) -> bool:
-    """Settle, void or end the current round of a task if it is time (or the admin says stop). Blocks.
+    """Settle or void the current round of a task if it is complete, or if `stop` is set. Blocks.
 
-    `observe` hears how long it took if this process has settled the round.
+    Returns whether this process has changed the round. Then `observe` is called with the duration of a settlement.
     """
     watch = Stopwatch(clock_now)
     ready = store.read(lambda tx: _read_ready_round(tx, task_id, clock_now, stop=stop), snapshot=True)
@@ -142,7 +142,7 @@ def _read_ready_round(tx: Transaction, task_id: str, now: Micros, *, stop: bool)
 
 
 def _next_model(blobs: Blobs, ready: ReadyRound, audit: AuditResult) -> Model:
-    """The next version, written durably."""
+    """Compute the next version and write it durably."""
     state = next_state(
         blobs,
         ready.task,
@@ -173,14 +173,14 @@ def _close(
     *,
     stop: bool,
 ) -> bool:
-    """The one transaction that closes a round: payments, model, misses, and what comes next."""
+    """Close a round in one transaction: payments, model, misses, and the next round or the end of the task."""
     now = watch.now()
     task, round_ = _unchanged(tx, ready)
     if round_ is None:
         return False
     require_stored(tx.blobs, model)
     payments, kept = _payments(ready, audit)
-    # Before the next round is opened: how this one went may decide what that pays.
+    # Before the next round is opened: its reward may depend on this result.
     tx.rounds.settle(
         round_,
         kept_micro=kept,
@@ -198,7 +198,7 @@ def _close(
     tx.events.add(task.task_id, "round.settled", at=now, round_number=round_.round_number, detail=detail)
     tx.touch(task.task_id)
     _continue(tx, task, round_, evaluation, now, rules, stop=stop)
-    # Last, so that nearly all of it has been timed.
+    # Last, so that the timing includes nearly the whole settlement.
     timing = watch.timing(evaluated=evaluation is not None)
     closed = replace(round_, state=RoundState.SETTLED)
     tx.rounds.set_timing(closed, settlement_s=timing.settlement_s, evaluation_s=timing.evaluation_s)
@@ -216,7 +216,7 @@ def _continue(
     *,
     stop: bool,
 ) -> None:
-    """The next round, or the end: stopped, target reached, or all rounds played."""
+    """Open the next round, or end the task: stopped, target reached, or horizon reached."""
     target = task.spec.target_accuracy
     if stop:
         end_task(tx, task, TaskState.STOPPED, EndReason.STOPPED, now)
@@ -229,7 +229,7 @@ def _continue(
 
 
 def _payments(ready: ReadyRound, audit: AuditResult) -> tuple[dict[str, int], int]:
-    """The exact split of the reward over all who declared, in the order of ordinals."""
+    """The payment of each accepted update, and the kept rest: the reward is split over all declared budgets."""
     declared = sorted(
         (known for known, budget in ready.budgets.items() if budget.rho > 0),
         key=lambda known: ready.clients[known].ordinal,
@@ -244,7 +244,7 @@ def _payments(ready: ReadyRound, audit: AuditResult) -> tuple[dict[str, int], in
 
 
 def _void(tx: Transaction, ready: ReadyRound, now: Micros, *, stop: bool) -> bool:
-    """Too few updates: the same round again with new deadlines; what was declared and delivered stands."""
+    """Too few updates: start the next attempt with new deadlines. Budgets and updates of this attempt stay."""
     task, round_ = _unchanged(tx, ready)
     if round_ is None:
         return False
@@ -292,7 +292,7 @@ def _unchanged(tx: Transaction, ready: ReadyRound) -> tuple[Task, Round | None]:
 
 
 def _count_misses(tx: Transaction, ready: ReadyRound) -> None:
-    """Settled rounds missed in a row: neither delivered nor declined in time. Too many, and a client is set aside."""
+    """Count the settled rounds in a row that a client neither delivered nor declined; set it aside after too many."""
     limit = ready.task.spec.rounds.set_aside_after
     here = {client.client_id for client in active_clients(tx, ready.task.task_id)}
     for client_id, invitation in ready.invitations.items():

@@ -10,14 +10,14 @@ from ..clock import Micros, seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Seconds: of audit, average, model and the closing transaction; and of evaluation, None where there was none."""
+    """Seconds of audit, aggregation and closing transaction; and of evaluation, None if there was none."""
 
     settlement_s: float
     evaluation_s: float | None
 
 
 class Stopwatch:
-    """Runs from the moment at which a settlement begins; steps of the machine's clock do not matter to it."""
+    """Measures from the start of a settlement, with a monotonic clock."""
 
     def __init__(self, begun_at: Micros) -> None:
         self._begun_at = begun_at
@@ -25,18 +25,18 @@ class Stopwatch:
         self._evaluation_s = 0.0
 
     def now(self) -> Micros:
-        """The moment it is."""
+        """The current time: the start plus the elapsed time."""
         return self._begun_at + seconds(self._elapsed_s())
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """What happens inside is evaluation."""
+        """Count the time inside this context as evaluation."""
         begun = self._elapsed_s()
         yield
         self._evaluation_s += self._elapsed_s() - begun
 
     def timing(self, *, evaluated: bool) -> Timing:
-        """How long it has taken so far."""
+        """The times so far."""
         return Timing(
             settlement_s=self._elapsed_s() - self._evaluation_s,
             evaluation_s=self._evaluation_s if evaluated else None,

@@ -31,16 +31,16 @@ _STOP_ATTEMPTS = 20
 
 @dataclass(frozen=True)
 class NewTask:
-    """A new task and its enrolment codes, which are shown here and never again."""
+    """A new task and its enrolment codes. The store keeps only their hashes, so they are shown only once."""
 
     task: Task
     codes: tuple[str, ...]
 
 
 def task_spec(preset_name: str, overrides: Mapping[str, Any] | None, rules: RuleRegistry = NO_RULES) -> TaskSpec:
-    """The spec of a preset with overrides, whose rules are loaded here.
+    """The spec of a preset with overrides.
 
-    Raises `RequestRefused`, or pydantic's error for an impossible value.
+    Raises `RequestRefused` for an unknown preset or missing rules, and pydantic's `ValidationError` for a bad value.
     """
     try:
         spec = preset(preset_name, overrides)
@@ -51,12 +51,12 @@ def task_spec(preset_name: str, overrides: Mapping[str, Any] | None, rules: Rule
 
 
 def save_initial_model(blobs: Blobs, spec: TaskSpec, parameters: Parameters | None = None) -> Model:
-    """Write version 0, from the workload or as given."""
+    """Write version 0: the given parameters, or those of the workload."""
     return save_model(blobs, 0, ServerState.start(initial_parameters(spec) if parameters is None else parameters))
 
 
 def new_codes(task_id: str, count: int) -> tuple[str, ...]:
-    """Enrolment codes of a task."""
+    """New enrolment codes of a task."""
     return tuple(f"{task_id}.{new_secret()}" for _ in range(count))
 
 
@@ -72,9 +72,9 @@ def create_task(
     task_id: str | None = None,
     codes: tuple[str, ...] = (),
 ) -> NewTask:
-    """A new task that takes clients from now on; with one enrolment code for many, or some for one client each.
+    """Create a task, with one enrolment code for many clients or several single-use codes.
 
-    Who has to write the code down before the task exists gives its id and code.
+    A caller that must store the code before the task exists passes `task_id` and `codes`. Raises `RequestRefused`.
     """
     task_id = task_id or new_id()
     if tx.tasks.by_name(name) is not None:
@@ -117,7 +117,7 @@ def known_initial_model(tx: Transaction, task: Task, digest: str) -> Model | Non
 
 
 def give_initial_model(tx: Transaction, task_id: str, blob: StagedBlob, now: Micros) -> Model:
-    """Put a staged model in the place of version 0, in one transaction. A repeat changes nothing."""
+    """Replace version 0 by a staged model. Idempotent. Raises `RequestRefused` once the first round is announced."""
     known = known_initial_model(tx, get_task_for_update(tx, task_id), blob.digest)
     if known is not None:
         return known
@@ -131,7 +131,7 @@ def give_initial_model(tx: Transaction, task_id: str, blob: StagedBlob, now: Mic
 
 
 def start_task(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry = NO_RULES) -> None:
-    """Select now, without waiting for more clients. A task that already trains stays as it is."""
+    """Select clients now, without waiting for more. No effect once the task trains. Raises `RequestRefused`."""
     task = get_task_for_update(tx, task_id)
     if task.ended:
         raise RequestRefused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
@@ -145,11 +145,11 @@ def start_task(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry =
 
 
 def stop_task(store: Store, task_id: str, evaluator: Evaluator | None, clock_now: Micros) -> None:
-    """Stop a task: its open round is settled if enough updates are there, else voided. Blocks."""
+    """Stop a task: settle its open round if it has enough updates, else void it. Blocks. Raises `StoreBusy`."""
     store.write(lambda tx: _stop_while_enrolling(tx, task_id, clock_now))
     watch = Stopwatch(clock_now)
     for _ in range(_STOP_ATTEMPTS):
-        # An upload that arrives meanwhile changes the round: then the same again with what is there now.
+        # An upload that arrives meanwhile changes the round: try again with the new state.
         if settle_if_due(store, task_id, evaluator, watch.now(), stop=True) or _has_ended(store, task_id):
             return
     raise StoreBusy("the open round keeps changing; try again")

@@ -1,4 +1,4 @@
-"""What callers get to see of the state, as messages. Nobody sees another's budget while a round is open."""
+"""The state of a task as API messages. While a round is open, no client sees the budget of another."""
 
 import math
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
 from qidpfl_shared.core.privacy.mechanisms import MechanismName
 from qidpfl_shared.core.utility import regrets
 from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.mechanism_specs import BoltOn
 from qidpfl_shared.protocol.messages import (
     Announcement,
     ClientResult,
@@ -38,7 +39,7 @@ from .lifecycle import known_client
 
 @dataclass(frozen=True, kw_only=True)
 class AnnouncementState:
-    """What is announced in a task at one moment, for everybody at once."""
+    """What a task announces at one moment, to all its clients."""
 
     task: Task
     round_: Round | None
@@ -46,7 +47,7 @@ class AnnouncementState:
     invitations: dict[str, RoundInvitation]
 
     def is_newer_than(self, after: tuple[int, int]) -> bool:
-        """Whether there is an open round, or attempt, that somebody who knows `after` has not seen."""
+        """Whether the open round and attempt are later than `after`."""
         return self.round_ is not None and (self.round_.round_number, self.round_.attempt) > after
 
     def was_set_aside(self, client_id: str) -> bool:
@@ -55,7 +56,7 @@ class AnnouncementState:
         return invitation is not None and invitation.standing is Standing.SET_ASIDE
 
     def announcement(self, client_id: str, now: Micros) -> Announcement:
-        """The announcement as one client sees it."""
+        """The announcement for one client."""
         if self.round_ is None or self.base is None or self.task.ended:
             return Announcement(task_state=self.task.state, reason=self.task.reason)
         return Announcement(task_state=self.task.state, round=self._offer(client_id, now))
@@ -73,7 +74,7 @@ class AnnouncementState:
             model_version=self.base.version,
             model_digest=self.base.digest,
             mechanism=MechanismName(mechanism.name),
-            clip_norm=getattr(mechanism, "clip_norm", None),
+            clip_norm=None if isinstance(mechanism, BoltOn) else mechanism.clip_norm,
             dimension=spec.dimension,
             rho_max=spec.bounds.rho_max,
             noise=spec.privacy.noise,
@@ -85,7 +86,7 @@ class AnnouncementState:
 
 
 def announcement_state(tx: Transaction, task_id: str) -> AnnouncementState | None:
-    """What is announced in a task now."""
+    """Read what a task announces now. None if there is no such task."""
     task = tx.tasks.get(task_id)
     if task is None:
         return None
@@ -122,12 +123,12 @@ def task_view(tx: Transaction, task: Task) -> TaskView:
 
 
 def selection_verdict(tx: Transaction, client_id: str) -> SelectionVerdict:
-    """A client's own label distance and verdict, and the counts."""
+    """The label distance and verdict of a client, and the counts of the task."""
     client = known_client(tx, client_id)
     task = tx.tasks.get(client.task_id)
     assert task is not None
-    everybody = tx.clients.of_task(client.task_id)
-    profiles = sum(other.has_profile for other in everybody)
+    clients = tx.clients.of_task(client.task_id)
+    profiles = sum(other.has_profile for other in clients)
     if task.state is TaskState.ENROLLING or client.label_distance is None:
         return SelectionVerdict(profiles=profiles)
     rule = task.spec.selection
@@ -137,12 +138,12 @@ def selection_verdict(tx: Transaction, client_id: str) -> SelectionVerdict:
         distance_threshold=rule.distance_threshold if rule.rule is SelectionRule.THRESHOLD else None,
         filled_up=client.filled_up,
         profiles=profiles,
-        selected_clients=sum(other.state in (ClientState.SELECTED, ClientState.LEFT) for other in everybody),
+        selected_clients=sum(other.state in (ClientState.SELECTED, ClientState.LEFT) for other in clients),
     )
 
 
 def round_result(tx: Transaction, task: Task, round_number: int) -> RoundResult:
-    """A round and what came of it, with everybody's part once it is closed: for admin and viewer."""
+    """The result of a round for admin and viewer, with all clients once it is closed. Raises `RequestRefused`."""
     round_ = tx.rounds.get(task.task_id, round_number)
     if round_ is None:
         raise RequestRefused(ErrorCode.NOT_FOUND, f"round {round_number} has not been announced")
@@ -170,7 +171,7 @@ def round_result(tx: Transaction, task: Task, round_number: int) -> RoundResult:
 
 
 def as_seen_by(result: RoundResult, client_id: str) -> RoundResult:
-    """A round for one client: the totals and itself."""
+    """The result for one client: the totals and its own part."""
     own = next((part for part in result.clients or () if part.client_id == client_id), None)
     return result.model_copy(update={"own": own, "clients": None})
 
@@ -213,7 +214,7 @@ def _client_results(tx: Transaction, task: Task, round_: Round, payments: dict[s
 
 
 def _regrets(task: Task, round_: Round, clients: list[Client], budgets: dict[str, Budget]) -> dict[str, float]:
-    """What each bidder could have gained by another budget, as far as its profile tells."""
+    """What each bidder could have gained by another budget, by the privacy value of its profile."""
     bidders = [client for client in clients if client.client_id in budgets and budgets[client.client_id].rho > 0]
     if not bidders:
         return {}
@@ -228,7 +229,7 @@ def _regrets(task: Task, round_: Round, clients: list[Client], budgets: dict[str
 
 
 def ledger(tx: Transaction, client_id: str) -> Ledger:
-    """A client's own account with a task: the histogram, then every round it answered."""
+    """The ledger of a client in a task: the histogram, then every round that it answered."""
     client = known_client(tx, client_id)
     task = tx.tasks.get(client.task_id)
     assert task is not None
