@@ -1,4 +1,4 @@
-"""The SDK against coordinators that fail, lie or flood. Nothing here waits: the retries wait no time."""
+"""The SDK against coordinators that fail, lie or send too much. Retries do not wait here."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.wire import content_digest, digest_of, encode
 
 AT_ONCE = Retries(attempts=4, wait_initial_s=0.0, wait_max_s=0.0, jitter_s=0.0, retry_after_max_s=0.0)
-TASK, TOKEN, KEY = "0123abcd", "a-token-that-nobody-may-see", "a-key-of-the-client"
+TASK, TOKEN, KEY = "0123abcd", "a-token-that-must-stay-secret", "a-key-of-the-client"
 CODE = f"{TASK}.the-secret-of-this-task"
 SPEC = preset("digits")
 UPDATE = bytes(4 * 650)
@@ -57,7 +57,7 @@ def no_log_lines() -> Iterator[None]:
 
 
 class Scripted:
-    """A coordinator that gives these answers one after the other, and the last one for ever."""
+    """A coordinator that gives these answers in order, then repeats the last one."""
 
     def __init__(self, *answers: httpx.Response | Exception | Handler) -> None:
         self._answers = list(answers)
@@ -81,7 +81,7 @@ class Scripted:
 
 
 class Pieces(httpx.SyncByteStream):
-    """A body in pieces that remembers how many were taken."""
+    """A body in pieces that counts how many were read."""
 
     def __init__(self, piece: bytes, count: int) -> None:
         self._piece, self._count = piece, count
@@ -192,13 +192,13 @@ def test_plain_http_on_this_machine_is_allowed(url: str) -> None:
         "https://coordinator.example/#x",
     ],
 )
-def test_what_is_no_address_of_a_coordinator_is_refused_even_with_consent(url: str) -> None:
+def test_an_invalid_address_is_refused_even_with_consent(url: str) -> None:
     with pytest.raises(Misconfigured) as caught:
         connect(url, insecure=True)
     assert "secret" not in str(caught.value)
 
 
-def test_a_connection_follows_no_redirect_keeps_no_cookie_and_waits_for_nothing_without_end() -> None:
+def test_a_connection_follows_no_redirect_keeps_no_cookie_and_has_timeouts() -> None:
     with connect("https://coordinator.example") as http:
         assert not http.follow_redirects
         assert None not in http.timeout.as_dict().values()
@@ -208,7 +208,7 @@ def test_a_connection_follows_no_redirect_keeps_no_cookie_and_waits_for_nothing_
 
 
 @pytest.mark.parametrize(("url", "trusted"), [("https://coordinator.example", True), ("http://127.0.0.1", False)])
-def test_proxies_of_the_environment_count_for_https_only(
+def test_proxies_of_the_environment_are_used_for_https_only(
     url: str, trusted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
@@ -222,12 +222,12 @@ def test_proxies_of_the_environment_count_for_https_only(
 
 
 @pytest.mark.parametrize("code", ["", "task", "task.", ".secret", "a.b.c", "../x.secret", "a/b.secret", "a.b\n"])
-def test_what_is_no_enrolment_code_is_refused(code: str) -> None:
+def test_an_invalid_enrolment_code_is_refused(code: str) -> None:
     with pytest.raises(Misconfigured):
         split_code(code)
 
 
-def test_an_enrolment_code_holds_task_and_secret() -> None:
+def test_an_enrolment_code_has_a_task_and_a_secret() -> None:
     assert split_code(CODE) == (TASK, "the-secret-of-this-task")
 
 
@@ -256,7 +256,7 @@ def test_every_request_carries_the_token_asks_for_no_compression_and_has_timeout
     assert None not in request.extensions["timeout"].values()
 
 
-def test_a_long_poll_may_be_silent_for_its_wait_and_the_timeout_on_top() -> None:
+def test_the_timeout_of_a_long_poll_is_its_wait_plus_the_usual_timeout() -> None:
     coordinator = Scripted(httpx.Response(204))
     http = coordinator.http()
     http.timeout = httpx.Timeout(7.0)
@@ -277,7 +277,7 @@ def test_an_upload_carries_the_digest_of_its_bytes() -> None:
     assert request.content == UPDATE
 
 
-def test_enrolling_uses_no_token_and_the_new_one_from_then_on() -> None:
+def test_enrolling_sends_no_token_and_later_calls_send_the_new_one() -> None:
     coordinator = Scripted(enrolled(), verdict())
     api = TaskApi(coordinator.http(), task_id=TASK, retries=AT_ONCE)
     api.enrol(code=CODE, key=KEY, ordinal=3)
@@ -349,7 +349,7 @@ def test_every_problem_becomes_the_error_of_its_status_with_its_code(code: Error
     ],
     ids=["empty", "html", "list", "text", "nested", "wrong types", "unknown code", "not utf-8", "too long"],
 )
-def test_an_error_whose_body_is_no_problem_keeps_its_status(status: int, kind: type[ApiError], body: bytes) -> None:
+def test_an_error_without_a_problem_document_keeps_its_status(status: int, kind: type[ApiError], body: bytes) -> None:
     with pytest.raises(kind) as caught:
         Scripted(httpx.Response(status, content=body)).task().selection()
     assert (caught.value.code, caught.value.status) == (None, status)
@@ -357,14 +357,14 @@ def test_an_error_whose_body_is_no_problem_keeps_its_status(status: int, kind: t
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 1100
 
 
-def test_a_code_that_belongs_to_another_status_is_not_believed() -> None:
+def test_an_error_code_of_another_status_is_ignored() -> None:
     body = Problem.of(ErrorCode.ROUND_CLOSED).model_dump_json()
     with pytest.raises(Unavailable) as caught:
         Scripted(httpx.Response(503, text=body)).task().selection()
     assert caught.value.code is None
 
 
-def test_the_fields_that_are_wrong_are_named_in_one_line() -> None:
+def test_the_message_names_the_wrong_fields_in_one_line() -> None:
     fields = [{"path": f"/field{number}", "message": "too\nlarge"} for number in range(9)]
     body = json.dumps({"code": "invalid_request", "detail": "look:", "errors": fields})
     with pytest.raises(Refused) as caught:
@@ -380,14 +380,14 @@ def test_an_error_body_is_read_up_to_its_limit_only() -> None:
     assert body.closed
 
 
-def test_a_compressed_error_is_not_unpacked() -> None:
+def test_a_compressed_error_is_not_decompressed() -> None:
     body = Pieces(gzip.compress(bytes(10_000_000)), 1)
     with pytest.raises(NotFound):
         Scripted(httpx.Response(404, headers={"Content-Encoding": "gzip"}, stream=body)).task().selection()
     assert body.taken == 0 and body.closed
 
 
-def test_a_redirect_is_not_followed_and_the_token_goes_nowhere_else() -> None:
+def test_a_redirect_is_not_followed_and_the_token_is_not_sent_to_its_target() -> None:
     coordinator = Scripted(httpx.Response(307, headers={"Location": "https://evil.example/"}))
     http = coordinator.http()
     http.follow_redirects = True
@@ -415,7 +415,7 @@ def test_no_message_and_no_repr_shows_a_secret_that_a_hostile_coordinator_sends_
 
 
 @pytest.mark.parametrize("token", ["", "with space", "with\nline", "a-token\n", "über", "x" * 500])
-def test_a_token_that_is_none_is_refused_without_being_shown(token: str) -> None:
+def test_an_impossible_token_is_refused_and_not_shown(token: str) -> None:
     for make in (lambda: TaskApi(Scripted(verdict()).http(), task_id=TASK, token=token), lambda: _admin(token)):
         with pytest.raises(Misconfigured) as caught:
             make()
@@ -468,7 +468,7 @@ def test_an_endless_answer_is_cut_off_at_its_limit(call: Callable[[TaskApi], obj
     assert body.closed
 
 
-def test_an_answer_that_comes_in_drops_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_arrives_too_slowly_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(0, 10**9, 20))
     monkeypatch.setattr("qidpfl_client.sdk.transport.time.monotonic", lambda: float(next(now)))
     body = Pieces(b" ", 60_000)
@@ -493,7 +493,7 @@ def test_a_task_whose_spec_changes_is_not_trusted() -> None:
         api.task()
 
 
-def test_a_task_that_enrols_with_another_spec_than_it_showed_is_not_trusted() -> None:
+def test_an_enrolment_with_another_spec_than_shown_before_is_not_trusted() -> None:
     api = Scripted(task_view(), enrolled(spec_digest="1" * 64)).task()
     api.task()
     with pytest.raises(UntrustedCoordinator, match="another spec"):
@@ -532,7 +532,7 @@ def test_a_receipt_for_another_budget_is_not_trusted(changes: dict[str, Any]) ->
         Scripted(budget_receipt(**changes)).task().answer(1, Declaration(rho=0.05))
 
 
-def test_a_decline_that_takes_a_declaration_back_still_shows_what_was_declared() -> None:
+def test_the_receipt_of_a_decline_may_show_the_withdrawn_budget() -> None:
     receipt = Scripted(budget_receipt(state="declined")).task().answer(1, Decline(decline=True, reason="no"))
     assert (receipt.state, receipt.rho) == ("declined", 0.05)
 
@@ -540,14 +540,14 @@ def test_a_decline_that_takes_a_declaration_back_still_shows_what_was_declared()
 # --- models ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_of_the_right_digest_comes_back_as_it_was() -> None:
+def test_a_model_with_the_right_digest_is_returned_unchanged() -> None:
     vector = np.arange(650, dtype=np.float32)
     data = encode(vector)
     got = Scripted(httpx.Response(200, content=data)).task().model(3, digest=digest_of(data), dimension=650)
     np.testing.assert_array_equal(got, vector)
 
 
-def test_the_dimension_of_a_model_is_asked_for_once() -> None:
+def test_the_dimension_of_a_model_is_read_once() -> None:
     data = encode(np.zeros(650))
     coordinator = Scripted(task_view(), httpx.Response(200, content=data))
     api = coordinator.task()
@@ -572,14 +572,14 @@ def test_a_wrong_model_is_refused(data: bytes, digest: str) -> None:
         Scripted(httpx.Response(200, content=data)).task().model(3, digest=digest, dimension=650)
 
 
-def test_a_model_is_read_up_to_its_own_length_only() -> None:
+def test_a_model_is_read_only_up_to_its_length() -> None:
     body = Pieces(bytes(100), 1_000_000)
     with pytest.raises(UntrustedCoordinator, match="longer than 2600 bytes"):
         Scripted(httpx.Response(200, stream=body)).task().model(3, digest="0" * 64, dimension=650)
     assert body.taken == 27
 
 
-# --- repeats ---------------------------------------------------------------------------------------------------------
+# --- retries ---------------------------------------------------------------------------------------------------------
 
 LOST = httpx.ReadError("connection reset")
 PROFILE = Profile(label_counts=(1, 1), size=2, privacy_value=1.0)
@@ -610,9 +610,7 @@ HARMLESS: dict[str, tuple[Callable[[TaskApi], object], httpx.Response]] = {
     ],
     ids=lambda failure: type(failure).__name__ if isinstance(failure, Exception) else str(failure.status_code),
 )
-def test_a_harmless_call_is_repeated_as_it_was_until_it_succeeds(
-    name: str, failure: Exception | httpx.Response
-) -> None:
+def test_a_harmless_call_is_retried_unchanged_until_it_succeeds(name: str, failure: Exception | httpx.Response) -> None:
     call, answer = HARMLESS[name]
     coordinator = Scripted(failure, failure, answer)
     call(coordinator.task())
@@ -621,7 +619,7 @@ def test_a_harmless_call_is_repeated_as_it_was_until_it_succeeds(
 
 
 @pytest.mark.parametrize("name", list(HARMLESS))
-def test_a_call_is_given_up_after_all_attempts(name: str) -> None:
+def test_a_call_fails_after_all_attempts(name: str) -> None:
     call, _ = HARMLESS[name]
     silent, busy = Scripted(httpx.ConnectError("[Errno 111]\nrefused")), Scripted(problem(ErrorCode.STORE_BUSY))
     with pytest.raises(Unreachable) as caught:
@@ -633,7 +631,7 @@ def test_a_call_is_given_up_after_all_attempts(name: str) -> None:
 
 
 @pytest.mark.parametrize("code", [code for code in ErrorCode if code.status not in (408, 429, 500, 503, 507)], ids=str)
-def test_what_a_repeat_cannot_mend_is_sent_once(code: ErrorCode) -> None:
+def test_an_error_that_a_retry_cannot_fix_is_not_retried(code: ErrorCode) -> None:
     coordinator = Scripted(problem(code))
     with pytest.raises(ApiError):
         coordinator.task().upload(1, UPDATE)
@@ -641,7 +639,7 @@ def test_what_a_repeat_cannot_mend_is_sent_once(code: ErrorCode) -> None:
 
 
 @pytest.mark.parametrize("failure", [LOST, problem(ErrorCode.STORE_BUSY)])
-def test_creating_a_task_is_never_repeated(failure: Exception | httpx.Response) -> None:
+def test_creating_a_task_is_never_retried(failure: Exception | httpx.Response) -> None:
     coordinator = Scripted(failure)
     with pytest.raises((Unreachable, Unavailable)):
         coordinator.admin().create_task("digits-1", preset="digits")
@@ -649,7 +647,7 @@ def test_creating_a_task_is_never_repeated(failure: Exception | httpx.Response) 
 
 
 @pytest.mark.parametrize("call", [AdminApi.start, AdminApi.stop])
-def test_starting_and_stopping_are_repeated(call: Callable[[AdminApi, str], object]) -> None:
+def test_starting_and_stopping_are_retried(call: Callable[[AdminApi, str], object]) -> None:
     summary = json.loads(task_view().content)
     del summary["spec"], summary["spec_digest"]
     coordinator = Scripted(LOST, httpx.Response(200, json=summary))
@@ -657,7 +655,7 @@ def test_starting_and_stopping_are_repeated(call: Callable[[AdminApi, str], obje
     assert len(coordinator.requests) == 2
 
 
-def test_giving_a_model_is_repeated_and_another_receipt_is_not_trusted() -> None:
+def test_giving_a_model_is_retried_and_another_receipt_is_not_trusted() -> None:
     info = {"version": 0, "digest": digest_of(UPDATE), "dimension": 650, "byte_length": 2600}
     coordinator = Scripted(LOST, httpx.Response(200, json=info))
     assert coordinator.admin().give_model(TASK, UPDATE).version == 0
@@ -666,7 +664,7 @@ def test_giving_a_model_is_repeated_and_another_receipt_is_not_trusted() -> None
         Scripted(httpx.Response(200, json=info | {"digest": "0" * 64})).admin().give_model(TASK, UPDATE)
 
 
-def test_a_body_that_breaks_off_is_asked_for_again() -> None:
+def test_an_incomplete_body_is_requested_again() -> None:
     class Broken(httpx.SyncByteStream):
         def __iter__(self) -> Iterator[bytes]:
             yield UPDATE[:100]
@@ -677,7 +675,7 @@ def test_a_body_that_breaks_off_is_asked_for_again() -> None:
     assert len(coordinator.requests) == 2
 
 
-def test_a_certificate_that_cannot_be_verified_is_not_asked_for_again() -> None:
+def test_a_bad_certificate_is_not_retried() -> None:
     def refuse(request: httpx.Request) -> httpx.Response:
         try:
             raise ssl.SSLCertVerificationError("self-signed certificate")
@@ -715,12 +713,12 @@ def test_retry_after_is_read_as_seconds_or_as_a_date(headers: dict[str, str], se
     assert retry_after_s(httpx.Headers(encoded)) == seconds
 
 
-def test_a_retry_after_without_a_date_of_the_answer_is_compared_with_our_clock() -> None:
+def test_a_retry_after_date_without_a_date_header_uses_the_local_clock() -> None:
     found = retry_after_s(httpx.Headers({"Retry-After": "Mon, 04 May 2099 03:02:31 GMT"}))
     assert found is not None and found > 365 * 24 * 3600
 
 
-def test_the_coordinator_names_the_wait_up_to_a_limit_and_a_random_part_spreads_the_clients() -> None:
+def test_retry_after_sets_the_wait_up_to_a_limit_with_jitter() -> None:
     def wait(seconds: float | None, jitter_s: float = 0.0) -> bool | float:
         error = Unavailable(code=None, status=503, retry_after_s=seconds)
         return replace(Retries(), retry_after_max_s=60, jitter_s=jitter_s).wait_after(error)
@@ -733,7 +731,7 @@ def test_the_coordinator_names_the_wait_up_to_a_limit_and_a_random_part_spreads_
     assert 7 <= min(spread) < 8 < max(spread) <= 9
 
 
-def test_the_wait_that_the_coordinator_names_is_the_one_that_is_waited() -> None:
+def test_the_client_waits_as_long_as_retry_after_says() -> None:
     waits: list[float] = []
 
     def remember(details: RetryDetails) -> None:
@@ -755,7 +753,7 @@ def event(number: int) -> bytes:
 
 
 class Feed(httpx.SyncByteStream):
-    """These pieces, then the end of the stream or a broken connection."""
+    """Sends these pieces, then ends or breaks the connection."""
 
     def __init__(self, *pieces: bytes, breaks: bool = False) -> None:
         self._pieces, self._breaks = pieces, breaks
@@ -787,7 +785,7 @@ def test_a_feed_resumes_after_the_last_event_and_ends_with_the_task() -> None:
     assert resumed_after(coordinator) == ["1", "2", "2", "4"]
 
 
-def test_a_feed_that_always_breaks_off_is_given_up() -> None:
+def test_a_feed_that_always_breaks_is_an_error() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         return feed(b": still here\n\n", breaks=True) if "events" in request.url.path else task_view()
 
@@ -797,7 +795,7 @@ def test_a_feed_that_always_breaks_off_is_given_up() -> None:
     assert len(resumed_after(coordinator)) == AT_ONCE.attempts
 
 
-def test_a_feed_that_goes_on_after_failures_is_given_as_many_again() -> None:
+def test_an_event_resets_the_count_of_failed_connections() -> None:
     answers = []
     for number in (1, 2, 3):
         for _ in range(AT_ONCE.attempts - 1):
@@ -807,7 +805,7 @@ def test_a_feed_that_goes_on_after_failures_is_given_as_many_again() -> None:
     assert [seen.id for seen in coordinator.admin().events(TASK)] == [1, 2, 3]
 
 
-def test_a_feed_that_is_only_quiet_is_not_given_up() -> None:
+def test_a_quiet_feed_is_no_failure() -> None:
     quiet = [feed(b": still here\n\n" * 2) for _ in range(3 * AT_ONCE.attempts)]
     coordinator = Scripted(*quiet, feed(event(1)), feed(), task_view(state="stopped"))
     assert [seen.id for seen in coordinator.task().events()] == [1]
@@ -824,7 +822,7 @@ def test_a_feed_that_is_only_quiet_is_not_given_up() -> None:
     ],
     ids=["endless line", "endless event", "no event", "an event twice", "back in time"],
 )
-def test_a_feed_that_cannot_be_right_is_not_trusted(pieces: list[bytes]) -> None:
+def test_an_invalid_feed_is_not_trusted(pieces: list[bytes]) -> None:
     with pytest.raises(UntrustedCoordinator):
         list(Scripted(feed(*pieces)).admin().events(TASK))
 
@@ -840,12 +838,12 @@ DOCUMENT = (Path(__file__).parents[3] / "docs" / "clients.md").read_text()
 
 
 def tree(text: str) -> list[str]:
-    """The lines of the drawn tree of errors, as far as calls raise them."""
+    """The lines of a tree of errors, without those that no call raises."""
     lines = [line for line in text.splitlines() if re.match(r" *[A-Z]\w+( {2,}\S|$)", line)]
     return [line for line in lines if not re.match(r" *(JournalError|OwnerLimit)", line)]
 
 
-def test_the_document_draws_the_same_tree_of_errors_as_the_module() -> None:
+def test_the_document_shows_the_same_tree_of_errors_as_the_module() -> None:
     (drawn,) = re.findall(r"^```\n(ClientError\n.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
     assert errors.__doc__ is not None
     assert set(tree(drawn)) <= set(tree(errors.__doc__))
@@ -853,7 +851,7 @@ def test_the_document_draws_the_same_tree_of_errors_as_the_module() -> None:
     assert names >= {kind.__name__ for kind in ApiError.__subclasses__()}
 
 
-def test_the_drawn_tree_is_the_tree_of_the_classes() -> None:
+def test_the_tree_of_errors_is_that_of_the_classes() -> None:
     assert errors.__doc__ is not None
     above: list[str] = []
     drawn = {}
@@ -871,7 +869,7 @@ def test_every_call_is_documented(api: type) -> None:
     assert [name for name in calls if not re.search(rf"`{name}[`(]", DOCUMENT)] == []
 
 
-def test_the_document_says_how_often_and_when_calls_are_repeated() -> None:
+def test_the_document_says_how_often_and_when_calls_are_retried() -> None:
     text = " ".join(DOCUMENT.split())
     statuses = [str(status) for status in sorted(REPEATED_STATUSES)]
     assert f"the statuses {', '.join(statuses[:-1])} and {statuses[-1]}" in text

@@ -1,4 +1,4 @@
-"""Members of a testbed: who misbehaves, when, and what that looks like."""
+"""Members of a testbed: which ones misbehave, when and how."""
 
 from collections import Counter
 
@@ -38,7 +38,7 @@ def release(member: Learner, name: str = "a") -> npt.NDArray[np.float64]:
     return member.release(privacy=SPEC.privacy, model=MODEL, rho=0.1, noise=NOISE, name=name)
 
 
-def test_shares_become_members_at_places_that_follow_the_seed() -> None:
+def test_the_seed_decides_which_members_misbehave() -> None:
     shares = {Behaviour.FREE_RIDER: 0.2, Behaviour.REPLAYER: 0.1}
     roles = assign(clients=30, shares=shares, seed=1)
     assert Counter(roles) == {Behaviour.HONEST: 21, Behaviour.FREE_RIDER: 6, Behaviour.REPLAYER: 3}
@@ -54,7 +54,7 @@ def test_impossible_shares_are_refused() -> None:
             assign(clients=10, shares={Behaviour.FREE_RIDER: share}, seed=0)
 
 
-def test_an_unreliable_member_drops_out_as_often_as_said_and_answers_the_same_when_asked_again() -> None:
+def test_an_unreliable_member_drops_out_at_the_given_rate_and_decides_the_same_again() -> None:
     members = [UnreliableDelivery(dropout=0.3, delay_up_to_s=2.0, seed=5, ordinal=ordinal) for ordinal in range(50)]
     answers = [member.delivers(number) for member in members for number in range(1, 41)]
     # 2000 trials: 0.3 give or take five standard deviations.
@@ -74,7 +74,7 @@ def test_impossible_unreliability_is_refused(fields: dict[str, float]) -> None:
         UnreliableDelivery(**fields)  # type: ignore[arg-type]
 
 
-def test_misbehaviour_looks_like_the_honest_member_from_outside() -> None:
+def test_a_misbehaving_member_has_the_profile_of_an_honest_one() -> None:
     honest = SyntheticLearner()
     for behaviour in Behaviour:
         member = learner(behaviour)
@@ -82,14 +82,14 @@ def test_misbehaviour_looks_like_the_honest_member_from_outside() -> None:
         assert member.label_counts.tolist() == honest.label_counts.tolist()
 
 
-def test_an_over_noiser_widens_its_noise_and_a_free_rider_sends_nothing_but_noise() -> None:
+def test_an_over_noiser_adds_more_noise_and_a_free_rider_sends_only_noise() -> None:
     std = GradientOnceMechanism(clip_norm=1.0).noise_std(rho=0.1, size=SyntheticLearner().size)
     draws = NOISE.standard_normal(SPEC.dimension, release="a")
     np.testing.assert_allclose(release(learner(Behaviour.OVER_NOISER)), WIDENED * std * draws)
     np.testing.assert_allclose(release(learner(Behaviour.FREE_RIDER)), std * draws)
 
 
-def test_a_replayer_works_once() -> None:
+def test_a_replayer_trains_once() -> None:
     member = learner(Behaviour.REPLAYER)
     first = release(member, "a")
     np.testing.assert_array_equal(release(member, "b"), first)
@@ -97,7 +97,7 @@ def test_a_replayer_works_once() -> None:
 
 
 def test_a_misreporter_earns_more_than_with_the_truth() -> None:
-    """By its own true value, and with the reward as it is: the others yield to who commits to bid high."""
+    """At its true value and the same reward: the others bid less when one client commits to bid high."""
     values, reward, weight = [1.0] * 10, 30.0, SPEC.game.privacy_weight
     assert behaving_owner(Owner(privacy_value=1.0), Behaviour.MISREPORTER).privacy_value == UNDERSTATED
     assert behaving_owner(Owner(privacy_value=1.0), Behaviour.FREE_RIDER).privacy_value == 1.0

@@ -1,4 +1,4 @@
-"""The decision of a client: the best response, within every limit, or a decline with its reason."""
+"""Bidding: the best response within every limit, or a decline with its reason."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -97,7 +97,7 @@ def test_the_reason_of_a_decline_is_the_right_one() -> None:
 
 
 @pytest.mark.parametrize("standing", [standing for standing in Standing if standing is not Standing.INVITED])
-def test_who_is_not_invited_has_nothing_to_decline(standing: Standing) -> None:
+def test_a_client_that_is_not_invited_does_not_decline(standing: Standing) -> None:
     decision = decide(offer=offer(standing=standing), spec=SPEC, owner=Owner(), remaining_rho=1.0)
     assert decision == NoBid(f"not invited: {standing}", invited=False)
 
@@ -110,7 +110,7 @@ def test_without_a_game_a_client_joins_without_a_budget() -> None:
 @pytest.mark.parametrize(
     ("min_utility", "fixed_cost", "joins"), [(0.0, 0.0, True), (0.0, 1.0, False), (5.0, 0.0, False)]
 )
-def test_without_a_game_costs_and_the_least_utility_still_count(
+def test_without_a_game_costs_and_the_minimum_utility_still_apply(
     min_utility: float, fixed_cost: float, joins: bool
 ) -> None:
     spec = preset("digits", {"game": {"policy": "none"}, "privacy": {"noise": False}})

@@ -1,4 +1,4 @@
-"""How long an outage is borne."""
+"""How long a client waits during an outage."""
 
 import math
 
@@ -8,7 +8,7 @@ from qidpfl_client.errors import Unreachable
 from qidpfl_client.participant.runner import ReconnectPolicy
 from qidpfl_shared.core.arguments import ImpossibleArgument
 
-AWAY = Unreachable("nobody there")
+AWAY = Unreachable("no answer")
 
 
 class Clock:
@@ -34,8 +34,8 @@ def reconnect(said: list[str], clock: Clock) -> ReconnectPolicy:
     return ReconnectPolicy(patience_s=600.0, first_contact_s=10.0, report=said.append, clock=clock)
 
 
-def borne_s(reconnect: ReconnectPolicy, clock: Clock) -> float:
-    """How long it takes to give up, with all pauses kept."""
+def waited_s(reconnect: ReconnectPolicy, clock: Clock) -> float:
+    """How long the client waits before it fails."""
     began = clock.now
     try:
         while True:
@@ -44,31 +44,29 @@ def borne_s(reconnect: ReconnectPolicy, clock: Clock) -> float:
         return clock.now - began
 
 
-def test_who_was_never_there_is_given_up_soon(reconnect: ReconnectPolicy, clock: Clock) -> None:
-    assert borne_s(reconnect, clock) == pytest.approx(10.0)
+def test_a_coordinator_that_never_answered_is_waited_for_briefly(reconnect: ReconnectPolicy, clock: Clock) -> None:
+    assert waited_s(reconnect, clock) == pytest.approx(10.0)
 
 
-def test_who_was_there_is_waited_for_anew_in_every_outage(
-    reconnect: ReconnectPolicy, clock: Clock, said: list[str]
-) -> None:
+def test_each_outage_has_the_full_patience(reconnect: ReconnectPolicy, clock: Clock, said: list[str]) -> None:
     reconnect.connected()
     for _ in range(3):
         for _ in range(5):
             clock.now += reconnect.pause_s(AWAY)
         reconnect.connected()
         clock.now += 1000.0
-    assert said == ["nobody there; trying again", "the coordinator is back"] * 3
-    assert borne_s(reconnect, clock) == pytest.approx(600.0)
+    assert said == ["no answer; trying again", "the coordinator is back"] * 3
+    assert waited_s(reconnect, clock) == pytest.approx(600.0)
 
 
-def test_the_first_answer_is_no_return(reconnect: ReconnectPolicy, said: list[str]) -> None:
+def test_the_first_answer_is_not_reported_as_a_return(reconnect: ReconnectPolicy, said: list[str]) -> None:
     reconnect.pause_s(AWAY)
     assert reconnect.is_disconnected
     reconnect.connected()
-    assert said == ["nobody there; trying again"] and not reconnect.is_disconnected
+    assert said == ["no answer; trying again"] and not reconnect.is_disconnected
 
 
-def test_pauses_grow_up_to_a_limit_and_are_spread(reconnect: ReconnectPolicy, clock: Clock) -> None:
+def test_pauses_grow_up_to_a_limit_and_are_random(reconnect: ReconnectPolicy, clock: Clock) -> None:
     reconnect.connected()
     pauses = [reconnect.pause_s(AWAY) for _ in range(40)]
     assert 0.5 <= pauses[0] <= 1.0

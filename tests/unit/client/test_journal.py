@@ -1,4 +1,4 @@
-"""The journal: what it keeps, whom it lets in, and what it says when it cannot be used."""
+"""The journal: what it stores, which processes may open it, and how it reports errors."""
 
 import math
 import os
@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "new folder" / "journal.sqlite"
 
 
-def test_everything_is_there_after_closing(path: Path) -> None:
+def test_all_data_are_there_after_closing(path: Path) -> None:
     with Journal(path) as journal:
         journal.bind("some records")
         journal.save_membership(MEMBERSHIP)
@@ -55,8 +55,8 @@ def test_everything_is_there_after_closing(path: Path) -> None:
         assert journal.payload("t", "round/1") == b"bytes"
 
 
-def test_a_commit_is_on_the_disk_before_the_call_returns(path: Path) -> None:
-    """Another process dies at once after the call, without any chance to clean up; and the file is synced in full."""
+def test_a_change_is_fsynced_before_the_call_returns(path: Path) -> None:
+    """Another process is killed right after the call, without cleaning up; the file uses full synchronous mode."""
     script = (
         "import os, signal, sys; from pathlib import Path; from qidpfl_client.journal.journal import *\n"
         "journal = Journal(Path(sys.argv[1]))\n"
@@ -71,7 +71,7 @@ def test_a_commit_is_on_the_disk_before_the_call_returns(path: Path) -> None:
         assert journal.memberships() == [MEMBERSHIP]
 
 
-def test_what_leaves_is_synced_and_what_can_be_asked_again_goes_with_the_next(path: Path) -> None:
+def test_releases_are_fsynced_at_once_and_receipts_with_the_next_release(path: Path) -> None:
     syncs: list[str] = []
     offer = SeenOffer(round_number=1, model_version=0, model_digest="m", reward_micro=7, total=0.3)
     with Journal(path) as journal:
@@ -110,7 +110,7 @@ def test_a_release_goes_from_reserved_to_spent_to_acknowledged_to_paid(path: Pat
         assert kept == entry(state=SpendState.SPENT, digest="abc", acknowledged=True, payment_micro=5)
 
 
-def test_what_is_freed_counts_no_more_and_may_be_reserved_again(path: Path) -> None:
+def test_a_freed_release_does_not_count_and_may_be_reserved_again(path: Path) -> None:
     with Journal(path) as journal:
         reserve(journal, entry())
         journal.free("t", "round/1")
@@ -119,7 +119,7 @@ def test_what_is_freed_counts_no_more_and_may_be_reserved_again(path: Path) -> N
         assert journal.account().spent_rho == 0.2 and len(journal.entries()) == 1
 
 
-def test_what_was_refused_or_rejected_stays_spent(path: Path) -> None:
+def test_a_refused_or_rejected_update_stays_spent(path: Path) -> None:
     with Journal(path) as journal:
         reserve(journal, entry("round/1"), entry("round/2"))
         for release in ("round/1", "round/2"):
@@ -176,7 +176,7 @@ def test_a_profile_and_its_charge_are_written_together_or_not_at_all(path: Path)
 
 
 @pytest.mark.parametrize("told", [0.01, 0.5])
-def test_a_release_that_the_coordinator_tells_of_never_lowers_the_charge(path: Path, told: float) -> None:
+def test_a_release_reported_by_the_coordinator_never_lowers_the_charge(path: Path, told: float) -> None:
     with Journal(path) as journal:
         reserve(journal, entry(rho=0.1))
         theirs = entry(rho=told, state=SpendState.SPENT, digest="theirs", acknowledged=True)
@@ -186,7 +186,7 @@ def test_a_release_that_the_coordinator_tells_of_never_lowers_the_charge(path: P
         assert journal.account().spent_rho == max(0.1, told)
 
 
-def test_other_bytes_of_a_round_count_besides_the_own_ones_which_are_not_sent_any_more(path: Path) -> None:
+def test_foreign_bytes_of_a_round_are_charged_too_and_the_clients_bytes_are_not_sent_again(path: Path) -> None:
     with Journal(path) as journal:
         reserve(journal, entry(rho=0.1))
         journal.spend("t", "round/1", digest="own", payload=b"bytes")
@@ -198,12 +198,12 @@ def test_other_bytes_of_a_round_count_besides_the_own_ones_which_are_not_sent_an
         assert journal.account().spent_rho == pytest.approx(0.12)
 
 
-def test_a_release_that_is_not_there_cannot_change(path: Path) -> None:
+def test_an_unknown_release_cannot_change(path: Path) -> None:
     with Journal(path) as journal, pytest.raises(JournalError, match="no entry round/9 of task t"):
         journal.spend("t", "round/9", digest="", payload=b"")
 
 
-def test_another_data_set_is_refused_for_ever(path: Path) -> None:
+def test_another_data_set_is_always_refused(path: Path) -> None:
     with Journal(path) as journal:
         journal.save_membership(MEMBERSHIP)
         journal.check_data_set("anything")
@@ -242,7 +242,7 @@ def test_a_journal_is_readable_by_its_owner_only(path: Path) -> None:
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_a_journal_that_was_made_for_nothing_is_removed(path: Path) -> None:
+def test_a_new_journal_without_memberships_is_removed(path: Path) -> None:
     with Journal(path):
         pass
     assert list(path.parent.iterdir()) == []
@@ -257,7 +257,7 @@ def test_a_token_is_not_shown() -> None:
     assert "secret-token" not in repr(Membership(**vars(MEMBERSHIP) | {"token": "secret-token"}))
 
 
-def test_what_is_no_journal_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_journal_is_refused_and_not_changed(tmp_path: Path) -> None:
     damaged, foreign, future = tmp_path / "damaged", tmp_path / "foreign", tmp_path / "future"
     damaged.write_bytes(b"no database at all, but long enough to be looked at " * 100)
     with sqlite3.connect(foreign) as database:
@@ -277,7 +277,7 @@ def test_what_is_no_journal_is_refused_and_left_as_it_is(tmp_path: Path) -> None
         assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("cats",)]
 
 
-def test_a_journal_of_the_first_version_is_read_as_it_is_and_goes_on(path: Path) -> None:
+def test_a_journal_of_the_first_version_is_read_unchanged_and_migrated_on_write(path: Path) -> None:
     with Journal(path) as journal:
         journal.save_membership(MEMBERSHIP)
         reserve(journal, entry("round/1"), entry("round/2"))
@@ -307,7 +307,7 @@ def test_the_latest_training_of_a_task_is_known(path: Path) -> None:
         assert (journal.last_training_s("t"), journal.last_training_s("u")) == (3.0, None)
 
 
-def test_a_journal_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+def test_an_impossible_path_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "journal", tmp_path):
         with pytest.raises(JournalError) as caught:
@@ -318,7 +318,7 @@ def test_a_journal_that_cannot_be_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_full_disk_is_one_line_and_what_was_written_stays(path: Path) -> None:
+def test_a_full_disk_is_a_one_line_error_and_earlier_data_stay(path: Path) -> None:
     with Journal(path) as journal:
         journal.save_membership(MEMBERSHIP)
         reserve(journal, entry())

@@ -1,4 +1,4 @@
-"""The owner's ledger adds up, and says no more than is proven."""
+"""The ledger adds up, and claims only what is proven."""
 
 import json
 import math
@@ -52,7 +52,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
             opened.reserve(item, account=opened.account())
         opened.reserve(entry("round/4", SpendState.RESERVED), account=opened.account())
         opened.free("t", "round/4")
-    # Read beside nobody, as the command does.
+    # Read-only, as the command does.
     with Journal(tmp_path / "journal", read_only=True) as opened:
         yield opened
 
@@ -68,7 +68,7 @@ def test_spent_reserved_and_left_add_up(journal: Journal) -> None:
     assert [row[1:4] for row in lines(ledger)][2] == ("round/2", "gradient_once", "spent_unpaid")
 
 
-def test_json_holds_the_same_as_numbers(journal: Journal) -> None:
+def test_json_has_the_same_numbers(journal: Journal) -> None:
     ledger = read_ledger(journal, delta=1e-3)
     body = json.loads(as_json(ledger))
     assert [item["state"] for item in body["entries"]] == ["spent", "spent", "spent_unpaid", "reserved", "freed"]
@@ -78,7 +78,7 @@ def test_json_holds_the_same_as_numbers(journal: Journal) -> None:
     assert "token" not in as_json(ledger) and "enrolment_key" not in as_json(ledger)
 
 
-def test_one_unprotected_release_and_nothing_is_guaranteed(tmp_path: Path) -> None:
+def test_one_unprotected_release_removes_the_guarantee(tmp_path: Path) -> None:
     with Journal(tmp_path / "unprotected") as journal:
         account = journal.account(accept_unproven=True)
         journal.reserve(entry("round/1", SpendState.SPENT, proven=math.inf), account=account)

@@ -1,7 +1,7 @@
 """Noise is standard normal, fresh or a function of its seed, and never infinite.
 
-Tolerances: an estimate may be five and a half of its own standard deviations off, which honest noise exceeds less than
-once in ten million runs; the Kolmogorov-Smirnov test must not find a probability below 1e-7.
+Tolerances: an estimate may be 5.5 of its standard deviations off, which correct noise exceeds less than once in ten
+million runs; the p-value of the Kolmogorov-Smirnov test must be at least 1e-7.
 """
 
 import os
@@ -22,7 +22,7 @@ FIRST_VALUES = [1.4238933509115936, -0.8401063304531051, 0.003385118243825521]
 
 
 def faults(values: Normals) -> list[str]:
-    """What tells these values from independent standard normal ones."""
+    """How these values differ from independent standard normal ones."""
     allowed = DEVIATIONS / np.sqrt(values.size)
     found = {
         "mean": abs(values.mean()) > allowed,
@@ -59,21 +59,21 @@ def test_values_are_independent_and_standard_normal(source: NoiseSource) -> None
         (lambda values: np.zeros_like(values), "deviation"),
     ],
 )
-def test_the_check_finds_noise_that_is_wrong(broken: object, fault: str) -> None:
+def test_the_check_finds_wrong_noise(broken: object, fault: str) -> None:
     assert callable(broken)
-    # Seeded, so that it is no matter of luck: other noise may hide so small a shift once in some thousand runs.
+    # Seeded, so that the result is fixed: fresh noise could hide such a small shift once in some thousand runs.
     assert fault in faults(broken(UnsafeSeededNoise(1).standard_normal(COUNT, release="round 1")))
 
 
 @pytest.mark.parametrize("count", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE])
-def test_as_many_values_as_asked_for(source: NoiseSource, count: int) -> None:
+def test_a_draw_has_the_requested_number_of_values(source: NoiseSource, count: int) -> None:
     values = source.standard_normal(count, release="round 1")
     assert values.shape == (count,)
     assert np.isfinite(values).all()
     assert np.unique(values).size == count
 
 
-def test_system_noise_is_never_the_same_even_for_the_same_release() -> None:
+def test_system_noise_differs_even_for_the_same_release() -> None:
     first, second = (SystemNoise().standard_normal(1000, release="round 1") for _ in range(2))
     assert not np.isin(first, second).any()
 
@@ -96,7 +96,7 @@ def test_seeded_noise_is_the_same_on_every_machine() -> None:
     np.testing.assert_allclose(values, FIRST_VALUES, rtol=1e-12)
 
 
-def test_seeded_noise_says_that_it_is_unsafe() -> None:
+def test_the_repr_of_seeded_noise_says_that_it_is_unsafe() -> None:
     assert "Unsafe" in UnsafeSeededNoise.__name__
     assert "unsafe" in repr(UnsafeSeededNoise(3))
     assert "UNSAFE" in (UnsafeSeededNoise.__doc__ or "")
@@ -111,12 +111,12 @@ def test_seeded_noise_says_that_it_is_unsafe() -> None:
         (1, -8.6, -8.2),
     ],
 )
-def test_no_bits_give_an_infinite_value(word: int, least: float, most: float) -> None:
+def test_no_bit_pattern_gives_an_infinite_value(word: int, least: float, most: float) -> None:
     (value,) = noise._normals(word.to_bytes(8, "little"))
     assert least <= value <= most
 
 
-def test_a_piece_is_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_is_drawn_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     real = os.urandom
 

@@ -1,4 +1,4 @@
-"""What the commands make of their options, and how they fail."""
+"""How the commands read their options and report errors."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from qidpfl_client.owner import Owner
 from qidpfl_shared.protocol.messages import Declaration
 
 
-def test_a_code_comes_from_one_place(tmp_path: Path) -> None:
+def test_a_code_comes_from_exactly_one_option(tmp_path: Path) -> None:
     file = tmp_path / "code"
     file.write_text("task.secret\n")
     assert options.enrolment_code(None, file) == options.enrolment_code(" task.secret", None) == "task.secret"
@@ -23,7 +23,7 @@ def test_a_code_comes_from_one_place(tmp_path: Path) -> None:
         options.enrolment_code(None, file)
 
 
-def test_noise_is_unsafe_only_where_it_is_asked_for_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_noise_is_unsafe_only_with_a_seed_and_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(options.noise_source(None), SystemNoise)
     assert isinstance(options.noise_source(0), UnsafeSeededNoise)
     options.warn_if_unsafe(None)
@@ -32,7 +32,7 @@ def test_noise_is_unsafe_only_where_it_is_asked_for_and_says_so(capsys: pytest.C
     assert "UNSAFE" in capsys.readouterr().err
 
 
-def test_every_failure_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_every_error_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     @options.guarded
     def client_error() -> None:
         raise ClientError("two\n  lines")
@@ -62,7 +62,7 @@ def test_every_failure_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path:
         assert line.startswith("qidpfl-client: ") and said in line
 
 
-def test_a_mistake_in_the_program_is_not_hidden() -> None:
+def test_a_programming_error_is_not_hidden() -> None:
     @options.guarded
     def broken() -> None:
         raise AssertionError("a bug")

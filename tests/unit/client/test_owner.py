@@ -32,7 +32,7 @@ def test_impossible_limits_are_refused(name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize(("own", "suggested", "limit"), [(1.0, 9.0, 1.0), (None, 9.0, 9.0), (None, None, math.inf)])
-def test_the_owners_limit_counts_before_the_tasks(own: Any, suggested: Any, limit: float) -> None:
+def test_the_limit_of_the_owner_overrides_that_of_the_task(own: Any, suggested: Any, limit: float) -> None:
     assert Owner(lifetime_rho=own).lifetime_limit(suggested) == limit
 
 

@@ -1,4 +1,4 @@
-"""The profile: noised or openly exact, and within the owner's and the task's limits."""
+"""The profile: with noise or declared exact, and within the limits of owner and task."""
 
 import math
 from typing import Any
@@ -29,7 +29,7 @@ def profile(owner: Owner, spec: TaskSpec = SPEC, *, learner: SyntheticLearner = 
     return make_profile(spec=spec, owner=owner, learner=learner, noise=NOISE, account=account)
 
 
-def test_a_histogram_is_noised_for_its_budget_and_keeps_the_size() -> None:
+def test_a_histogram_has_noise_for_its_budget_and_keeps_the_size() -> None:
     made = profile(Owner(privacy_value=1.5, rho_cap=0.2, lifetime_rho=2.0))
     draws = NOISE.standard_normal(10, release="histogram")
     assert made.label_counts == private_histogram(counts=LEARNER.labels, rho=0.1, standard_noise=draws)
@@ -40,20 +40,20 @@ def test_a_histogram_is_noised_for_its_budget_and_keeps_the_size() -> None:
 @pytest.mark.parametrize(
     ("own", "spec", "rho"), [(0.3, SPEC, 0.3), (None, SPEC, 0.1), (None, UNSUGGESTED, 10 * (18 / 95) ** 2)]
 )
-def test_the_budget_is_the_owners_else_the_tasks_else_by_the_size(
+def test_the_budget_comes_from_the_owner_else_the_task_else_the_size(
     own: float | None, spec: TaskSpec, rho: float
 ) -> None:
     assert profile(Owner(histogram_rho=own), spec).histogram_rho == pytest.approx(rho)
 
 
-def test_an_exact_histogram_is_what_it_is_and_shown_as_such() -> None:
+def test_an_exact_histogram_has_the_true_counts_and_is_labelled_unprotected() -> None:
     made = profile(Owner(exact_histogram=True, accept_unproven=True))
     assert made.label_counts == LEARNER.labels and made.histogram_rho is None
     entry = histogram_entry("t", made)
     assert (entry.mechanism, entry.rho, entry.proven_rho) == ("exact histogram, unprotected", 0.0, math.inf)
 
 
-def test_a_noised_histogram_is_charged_what_it_declares() -> None:
+def test_a_noised_histogram_is_charged_at_its_budget() -> None:
     entry = histogram_entry("t", profile(Owner()))
     assert (entry.rho, entry.proven_rho, entry.state) == (0.1, 0.1, SpendState.SPENT)
     assert "unprotected" not in entry.mechanism
@@ -74,20 +74,20 @@ def test_data_that_do_not_fit_the_task_are_refused(learner: SyntheticLearner) ->
         ({"histogram_rho": 4.0}, "the histogram needs 4"),
     ],
 )
-def test_what_cannot_be_is_known_before_enrolling(options: dict[str, Any], said: str) -> None:
+def test_impossible_limits_are_found_before_enrolling(options: dict[str, Any], said: str) -> None:
     owner = Owner(**options)
     account = PrivacyAccount(lifetime_rho=owner.lifetime_limit(SPEC.privacy.lifetime_rho))
     with pytest.raises(OwnerLimit, match=said):
         check_presentable(spec=SPEC, owner=owner, account=account)
 
 
-def test_releases_of_rounds_have_one_name_each() -> None:
+def test_each_round_has_its_own_release_name() -> None:
     assert [round_of(release_of(number)) for number in (1, 20, 999_999)] == [1, 20, 999_999]
     for name in ("histogram", "round/", "round/0", "round/x", "round/1/abc", "round/1\n", "round/12345678"):
         assert round_of(name) is None
 
 
-def test_an_entry_says_what_its_mechanism_guarantees() -> None:
+def test_an_entry_shows_the_guarantee_of_its_mechanism() -> None:
     def entry(**overrides: Any) -> tuple[str, float]:
         spec = preset("digits", overrides)
         made = round_entry(task_id="t", spec=spec, round_number=1, rho=0.1, size=100)

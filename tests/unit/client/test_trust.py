@@ -1,4 +1,4 @@
-"""What a client does not believe: every contradiction is refused."""
+"""A client refuses every contradiction of the coordinator."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def offer(**changes: Any) -> RoundOffer:
 LATEST = SeenOffer.of(offer())
 
 
-def test_an_offer_that_agrees_with_the_task_is_believed() -> None:
+def test_an_offer_that_agrees_with_the_task_is_accepted() -> None:
     check_offer(offer=offer(), spec=SPEC, latest=None)
     check_offer(offer=offer(attempt=2, standing="set_aside", declare_in_s=9.0), spec=SPEC, latest=LATEST)
     check_offer(offer=offer(round_number=5, model_version=4, model_digest="b" * 64), spec=SPEC, latest=LATEST)
@@ -68,7 +68,7 @@ def test_an_offer_that_contradicts_the_task_or_an_earlier_one_is_refused(changes
     assert "\n" not in str(caught.value)
 
 
-def test_another_spec_than_its_digest_says_is_refused() -> None:
+def test_a_spec_with_another_digest_is_refused() -> None:
     check_spec(spec=SPEC, digest=SPEC.digest)
     with pytest.raises(UntrustedCoordinator):
         check_spec(spec=preset("digits", {"bounds": {"rho_max": 5.0}}), digest=SPEC.digest)
