@@ -1,5 +1,7 @@
 """The public interface of the SDK: `TaskApi` for a client of one task, `AdminApi` for an admin or a viewer.
 
+Import from this module: the modules of `qidpfl_client.sdk` may change.
+
 >>> import httpx
 >>> def coordinator(request):  # stands for a real one; `connect(url)` makes the connection to it
 ...     return httpx.Response(204)

@@ -45,9 +45,9 @@ class Prices:
 class Owner:
     """The owner's privacy value, limits and prices.
 
-    `privacy_value` (ν) is the worth of one unit of budget. A limit of None means the task's suggestion. Only with
-    `accept_unproven` does the client make releases that guarantee less than they declare; the lifetime limit does not
-    hold for them.
+    `privacy_value` (ν) is the worth of one unit of budget. A limit of None means the task's suggestion. With
+    `accept_unproven` the client also makes releases that guarantee less than they declare, or nothing; the first such
+    release turns the lifetime limit off.
     """
 
     privacy_value: float = 1.0

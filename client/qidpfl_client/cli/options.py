@@ -56,7 +56,7 @@ AcceptUnproven = Annotated[
     bool,
     typer.Option(
         "--accept-unproven",
-        help="take part even if releases guarantee less than they declare; turns the lifetime limit off",
+        help="take part even if releases guarantee less than they declare, or nothing; turns the lifetime limit off",
     ),
 ]
 CostPerRecord = Annotated[float, typer.Option(help="cost of one record in one round")]

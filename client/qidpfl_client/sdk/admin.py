@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import httpx
 
@@ -51,7 +50,7 @@ class AdminApi(Interface):
         return f"AdminApi({self.server})"
 
     def create_task(
-        self, name: str, *, preset: str, overrides: Mapping[str, Any] | None = None, single_use_codes: int = 0
+        self, name: str, *, preset: str, overrides: Mapping[str, object] | None = None, single_use_codes: int = 0
     ) -> CreatedTask:
         """Create a task from a preset.
 
@@ -138,7 +137,7 @@ class AdminApi(Interface):
         return self._events(_path(task_id), after, task=lambda: self.task(task_id))
 
 
-def _json_bytes(body: Mapping[str, Any]) -> bytes:
+def _json_bytes(body: Mapping[str, object]) -> bytes:
     try:
         return json.dumps(body, allow_nan=False).encode()
     except (TypeError, ValueError) as error:

@@ -83,6 +83,7 @@ def _uses(loss: Tensor) -> Counter[Tensor]:
         for following, _ in node.next_functions if node is not None else ():
             if following is None:
                 continue
+            # Only the nodes of parameters have this attribute; torch has no public type for them.
             leaf = getattr(following, "variable", None)
             if leaf is not None:
                 uses[leaf] += 1
