@@ -237,7 +237,7 @@ def test_networks_that_mix_records_in_their_own_way_are_refused_too() -> None:
         (records_of(np.zeros((0, WIDTH)), []), "no records"),
         (records_of(np.zeros((2, WIDTH)), [0, LABELS]), "labels 0 to 4 do not fit"),
         (records_of(np.zeros((2, WIDTH)), [-1, 0]), "labels -1 to 0 do not fit"),
-        (records_of(np.zeros((2, WIDTH + 1)), [0, 1]), "cannot take records of shape"),
+        (records_of(np.zeros((2, WIDTH + 1)), [0, 1]), "does not accept records of shape"),
         (records_of(np.zeros((2, 3, WIDTH)), [0, 1]), "do not fit"),
     ],
 )
