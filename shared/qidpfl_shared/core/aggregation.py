@@ -1,4 +1,4 @@
-"""The average of the updates, one at a time, and the server's step."""
+"""The mean of the updates, computed one update at a time, and the server's step."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,13 +13,19 @@ Parameters = npt.NDArray[np.float32]
 
 
 class ModelDiverged(ArithmeticError):
-    """A step led to parameters that a float32 cannot hold."""
+    """A step led to parameters outside the range of float32."""
 
 
 def weighted_mean(*, updates: Iterable[tuple[float, Parameters]], dimension: int) -> Vector:
-    """Σ w_i·u_i / Σ w_i over (weight, update) pairs in the order given, in float64 and O(d) memory.
+    """Return Σ w_i·u_i / Σ w_i over (weight, update) pairs in the given order, in float64 and O(d) memory.
 
-    Multiplication and addition are separate and in one order, so that the same updates give the same bits anywhere.
+    Multiplication and addition are separate steps in a fixed order. The same updates therefore give the same bits on
+    every machine.
+
+    Raises `ImpossibleArgument` if there is no update, or if one is not a finite array of `dimension` floats.
+
+    >>> weighted_mean(updates=[(1.0, np.array([0.0, 4.0])), (3.0, np.array([4.0, 0.0]))], dimension=2).tolist()
+    [3.0, 1.0]
     """
     dimension = arguments.whole("dimension", dimension, minimum=1)
     total = 0.0
@@ -43,23 +49,29 @@ def weighted_mean(*, updates: Iterable[tuple[float, Parameters]], dimension: int
 
 @dataclass(frozen=True)
 class ServerState:
-    """The global model as it goes over the wire, and the server's momentum, kept in full precision."""
+    """The global model in the precision of the wire, and the server's momentum in full precision."""
 
     parameters: Parameters
     momentum: Vector
 
     @classmethod
     def start(cls, parameters: Parameters) -> "ServerState":
-        """A model before its first step, at rest."""
+        """Return the state before the first step, with momentum 0."""
         return cls(parameters=parameters, momentum=np.zeros(parameters.size))
 
 
 def server_step(
     *, state: ServerState, mean_update: Vector, learning_rate: float = 1.0, momentum: float = 0.0
 ) -> ServerState:
-    """w(t) = w(t-1) - η·m(t) with m(t) = μ·m(t-1) + mean (Algorithm 1, line 19, with momentum).
+    """Return w(t) = w(t-1) - η·m(t) with m(t) = μ·m(t-1) + mean (Algorithm 1, line 19, with momentum).
 
-    It sees noised updates only: post-processing, free of privacy cost. Raises `ModelDiverged` when the step overflows.
+    It uses noised updates only. It is post-processing and has no privacy cost.
+
+    Raises `ModelDiverged` if the step overflows, and `ImpossibleArgument`.
+
+    >>> state = ServerState.start(np.array([1.0, 2.0], dtype=np.float32))
+    >>> server_step(state=state, mean_update=np.array([0.5, -0.5]), learning_rate=2.0).parameters.tolist()
+    [0.0, 3.0]
     """
     learning_rate = arguments.positive("learning_rate", learning_rate)
     momentum = arguments.weight_below_one("momentum", momentum)

@@ -1,8 +1,11 @@
-"""Forecast: the accuracy that a total budget buys, and the rewards that a wished accuracy needs (Remark 1).
+"""Forecast: the accuracy for a total budget, and the rewards for a target accuracy (Remark 1).
 
-The curve is a calibration for one set of clients and one schedule: accuracy really depends on Σ p_i²/(D_i²·ρ_i) and on
-all rounds so far. It is good over about one decade of budgets, so it carries the range it was fitted on and refuses to
-speak outside.
+The curve is a calibration for one set of clients and one schedule. In fact, accuracy depends on Σ p_i²/(D_i²·ρ_i) and
+on all earlier rounds. The curve is good over about one decade of budgets. It stores the range on which it was fitted
+and refuses to extrapolate.
+
+All functions and classes raise `ImpossibleArgument` for a number outside its range and for sequences of different
+lengths.
 """
 
 import math
@@ -18,7 +21,7 @@ from .equilibrium import reward_for_total
 from .reward import RewardRange
 
 _GRID_POINTS = 200
-# Budgets given back by an inversion may miss the ends of the calibrated range by rounding.
+# A budget from an inversion may miss the ends of the calibrated range because of rounding.
 _ROUNDING = 1e-9
 
 
@@ -26,7 +29,11 @@ _ROUNDING = 1e-9
 class AccuracyCurve:
     """I(ρ) = I1 - J·exp(-I3·ρ): concave and increasing in the total budget of a round.
 
-    The paper's I2 and I4 cannot be told apart: only J = I2·exp(-I4) is identifiable.
+    Of the paper's I2 and I4 only J = I2·exp(-I4) can be identified.
+
+    >>> curve = AccuracyCurve(ceiling=0.9, drop=0.8, rate=1.0)
+    >>> round(curve.accuracy(total=2.0), 3), round(curve.needed_total(accuracy=0.8), 3)
+    (0.792, 2.079)
     """
 
     ceiling: float
@@ -45,14 +52,14 @@ class AccuracyCurve:
 
     @classmethod
     def from_paper(cls, *, i1: float, i2: float, i3: float, i4: float) -> "AccuracyCurve":
-        """The curve of the paper's four constants."""
+        """Return the curve of the paper's four constants."""
         exponent = -arguments.real("i4", i4)
         if abs(exponent) > 600:
             raise ImpossibleArgument("i4", i4, "must lie between -600 and 600")
         return cls(ceiling=i1, drop=arguments.positive("i2", i2) * math.exp(exponent), rate=i3)
 
     def accuracy(self, *, total: float) -> float:
-        """The accuracy at this total budget; refuses to extrapolate."""
+        """Return the accuracy at this total budget. Raises `ImpossibleArgument` outside the calibrated range."""
         total = arguments.non_negative("total", total)
         if not self.covers(total):
             raise ImpossibleArgument(
@@ -66,7 +73,7 @@ class AccuracyCurve:
         return self.total_min * (1 - _ROUNDING) <= total <= self.total_max * (1 + _ROUNDING)
 
     def needed_total(self, *, accuracy: float) -> float:
-        """The total budget at which the curve reaches an accuracy: 0 if it starts above, infinity if it never does."""
+        """Return the total budget for an accuracy: 0 if the curve starts above it, infinity if it never reaches it."""
         gap = self.ceiling - arguments.real("accuracy", accuracy)
         return max(0.0, math.log(self.drop / gap) / self.rate) if gap > 0 else math.inf
 
@@ -80,7 +87,7 @@ class FitStatus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class CurveFit:
-    """A fitted curve with its error, or why there is none; `decades` is how wide the calibrated range is."""
+    """A fitted curve with its error, or the reason why there is none. `decades` is the width of its range."""
 
     status: FitStatus
     curve: AccuracyCurve | None
@@ -89,10 +96,14 @@ class CurveFit:
 
 
 def fit_accuracy_curve(*, totals: Numbers, accuracies: Numbers) -> CurveFit:
-    """The least-squares curve through measured accuracies at given total budgets, valid between the extreme budgets.
+    """Fit the least-squares curve to measured accuracies. It is valid between the smallest and the largest budget.
 
     For a given rate the other two constants solve a linear problem, so only the rate is searched. Measurements that do
     not rise and bend (flat, falling, straight, or fewer than three budgets) do not determine a curve.
+
+    >>> fit = fit_accuracy_curve(totals=[0.5, 1.0, 2.0, 4.0], accuracies=[0.415, 0.606, 0.792, 0.885])
+    >>> fit.status.value, round(fit.curve.ceiling, 2), round(fit.curve.rate, 2)
+    ('fitted', 0.9, 1.0)
     """
     budgets = arguments.positive_vector("totals", totals)
     measured = arguments.vector("accuracies", accuracies, length=budgets.size)
@@ -103,18 +114,18 @@ def fit_accuracy_curve(*, totals: Numbers, accuracies: Numbers) -> CurveFit:
     def error(log_rate: float) -> float:
         return _linear_fit(math.exp(log_rate), budgets, measured)[2]
 
-    # Slower than this the curve is a straight line over the range, faster it is flat from the second budget on.
+    # With a slower rate the curve is a straight line over the range; with a faster one it is flat after one budget.
     grid = np.linspace(math.log(1e-3 / (highest - lowest)), math.log(40 / _smallest_gap(budgets)), _GRID_POINTS)
     errors = np.array([error(float(point)) for point in grid])
     best = int(np.argmin(errors))
     decades = math.log10(highest / lowest)
-    # As good at one end as anywhere: a straight line, or a step, of which the data do not tell the rate.
+    # The error is smallest at one end: a straight line or a step, for which the data do not determine the rate.
     if min(errors[0], errors[-1]) <= errors[best] * (1 + 1e-6) + 1e-12 * float(np.ptp(measured)):
         return _no_curve(rmse=float(errors[best]), decades=decades)
     found = minimize_scalar(error, bounds=(grid[best - 1], grid[best + 1]), method="bounded", options={"xatol": 1e-9})
     rate = math.exp(float(found.x))
     ceiling, drop, rmse = _linear_fit(rate, budgets, measured)
-    # A drop beyond all measure: the curve is so far along at the first budget that its start cannot be written down.
+    # The curve is almost flat at the first budget, so its value at 0 cannot be determined.
     if not 0 < drop < 1e12:
         return _no_curve(rmse=rmse, decades=decades)
     curve = AccuracyCurve(ceiling=ceiling, drop=drop, rate=rate, total_min=lowest, total_max=highest)
@@ -126,7 +137,7 @@ def _no_curve(*, rmse: float, decades: float) -> CurveFit:
 
 
 class RangeStatus(StrEnum):
-    """Whether there are admissible rewards, and if not, why."""
+    """Whether there are admissible rewards; if not, the reason."""
 
     FEASIBLE = "feasible"
     INFEASIBLE = "infeasible"
@@ -137,7 +148,7 @@ class RangeStatus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RewardForecast:
-    """The admissible rewards, or why there are none."""
+    """The admissible rewards, or the reason why there are none."""
 
     status: RangeStatus
     reward_range: RewardRange | None
@@ -152,10 +163,17 @@ def reward_range(
     privacy_weight: float,
     caps: Numbers | None = None,
 ) -> RewardForecast:
-    """The rewards that buy at least `target` and at most `target_max` accuracy (eq. 33); None: no upper end.
+    """Return the rewards for an accuracy between `target` and `target_max` (eq. 33); None: no upper end.
 
-    A target at or above the curve's ceiling is infeasible, and so is one that the caps do not allow; an upper target
-    that high has no upper end. Natural logarithms throughout.
+    A target is infeasible if it is not below the curve's ceiling, or if the caps do not allow it. If `target_max` is
+    not below the ceiling, the range has no upper end. All logarithms are natural.
+
+    >>> curve = AccuracyCurve(ceiling=0.9, drop=0.8, rate=1.0)
+    >>> found = reward_range(
+    ...     curve=curve, target=0.7, target_max=0.8, privacy_values=[1.0, 1.0, 1.0], privacy_weight=1.0
+    ... )
+    >>> found.status.value, round(found.reward_range.minimum, 3), round(found.reward_range.maximum, 3)
+    ('feasible', 2.079, 3.119)
     """
     values = arguments.positive_vector("privacy_values", privacy_values)
     limits = arguments.cap_vector(caps, length=values.size)
@@ -184,9 +202,9 @@ def reward_range(
 
 
 def _linear_fit(rate: float, budgets: Vector, measured: Vector) -> tuple[float, float, float]:
-    """The best ceiling and drop for this rate by linear regression, and the root mean square error."""
+    """Return the best ceiling and drop for this rate by linear regression, and the root mean square error."""
     start = float(budgets.min())
-    # Measured from the smallest budget, or the exponentials of a fast curve would all vanish.
+    # Relative to the smallest budget: otherwise all exponentials of a fast curve would underflow.
     decay = np.exp(-rate * (budgets - start))
     centred = decay - decay.mean()
     drop = -float(centred @ measured) / float(centred @ centred)

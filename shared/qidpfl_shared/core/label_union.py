@@ -1,4 +1,4 @@
-"""The set of clients whose pooled labels are nearest to a reference: exact for few, a local optimum for many."""
+"""The set of clients whose pooled labels are nearest to a reference: exact for few clients, else a local optimum."""
 
 from collections.abc import Iterator
 
@@ -9,18 +9,23 @@ from .arguments import Mask, Vector
 
 Indices = npt.NDArray[np.intp]
 
-# Up to here every subset is tried; beyond, their number (2^16 and more) makes that slow, and a descent is used.
+# Up to here every subset is tried. With more clients that is too slow (2^16 subsets), and a descent is used.
 EXACT_UP_TO = 15
-# Exchanging one member for one outsider looks at N² pairs; beyond this many clients only single steps are tried.
+# Exchanging one member for one other client needs N² pairs. With more clients only single steps are tried.
 _EXCHANGE_UP_TO = 1000
-# Improvements below this are rounding.
+# A smaller improvement is rounding.
 _IMPROVEMENT = 1e-12
 
 
 def nearest_union(counts: Vector, reference: Vector, min_clients: int) -> Mask:
-    """The best set of at least `min_clients` rows; everybody when there are no more than that.
+    """Return the best set of at least `min_clients` rows; all rows if there are no more than that.
 
-    Of sets at the same distance the larger one is taken, then the one with the earlier clients.
+    Ties: the larger set, then the one with the earlier clients. The arguments are not checked: each row must have a
+    positive sum, and the reference must add up to 1.
+
+    >>> counts = np.array([[10.0, 0.0], [0.0, 10.0], [8.0, 2.0]])
+    >>> nearest_union(counts, np.array([0.5, 0.5]), 2).tolist()
+    [True, True, False]
     """
     if counts.shape[0] <= min_clients:
         return np.ones(counts.shape[0], dtype=np.bool_)
@@ -30,7 +35,11 @@ def nearest_union(counts: Vector, reference: Vector, min_clients: int) -> Mask:
 
 
 def union_distance(pooled: Vector, reference: Vector) -> Vector:
-    """The L1 distance to the reference of each row of pooled counts."""
+    """Return the L1 distance to the reference of each row of pooled counts.
+
+    >>> union_distance(np.array([[10.0, 0.0], [5.0, 5.0]]), np.array([0.5, 0.5])).tolist()
+    [1.0, 0.0]
+    """
     sizes = pooled.sum(axis=-1, keepdims=True)
     distances: Vector = np.abs(pooled / sizes - reference).sum(axis=-1)
     return distances
@@ -50,17 +59,17 @@ def _best_of_all(counts: Vector, reference: Vector, min_clients: int) -> Mask:
 
 
 def _best_by_descent(counts: Vector, reference: Vector, min_clients: int) -> Mask:
-    """The better of two descents: from everybody, and from the clients that are nearest one by one."""
-    everybody = np.ones(counts.shape[0], dtype=np.bool_)
+    """Return the better of two descents: from all clients, and from the clients with the smallest distances."""
+    all_clients = np.ones(counts.shape[0], dtype=np.bool_)
     nearest = np.zeros(counts.shape[0], dtype=np.bool_)
     nearest[np.argsort(union_distance(counts, reference), kind="stable")[:min_clients]] = True
-    ends = [_descend(start, counts, reference, min_clients) for start in (everybody, nearest)]
+    ends = [_descend(start, counts, reference, min_clients) for start in (all_clients, nearest)]
     distances = [float(union_distance(counts[end].sum(axis=0), reference)) for end in ends]
     return ends[1] if distances[1] < distances[0] - _IMPROVEMENT else ends[0]
 
 
 def _descend(chosen: Mask, counts: Vector, reference: Vector, min_clients: int) -> Mask:
-    """Add, drop or exchange one client, whichever helps most, until nothing helps."""
+    """Add, drop or exchange the client that improves the distance most, until no step improves it."""
     chosen = chosen.copy()
     pooled = counts[chosen].sum(axis=0)
     current = float(union_distance(pooled, reference))
@@ -77,7 +86,7 @@ def _descend(chosen: Mask, counts: Vector, reference: Vector, min_clients: int) 
 
 
 def _moves(chosen: Mask, counts: Vector, min_clients: int) -> Iterator[tuple[Indices, Vector]]:
-    """All single steps from a set, as (clients to flip, change of the pooled counts), a few at a time."""
+    """Yield all single steps from a set, as (clients to flip, change of the pooled counts), in batches."""
     inside, outside = np.flatnonzero(chosen), np.flatnonzero(~chosen)
     yield outside[:, None], counts[outside]
     if inside.size > min_clients:

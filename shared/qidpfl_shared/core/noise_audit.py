@@ -1,11 +1,14 @@
-"""Is an upload consistent with the noise of its declared budget?
+"""The noise audit: whether an upload is consistent with the noise of its declared budget.
 
 An upload is a signal of norm at most B plus Gaussian noise of standard deviation σ in each of d coordinates. Its energy
 Q = |u|²/σ² is then noncentral chi-square with d degrees of freedom and a noncentrality between 0 and B²/σ². Q grows
 stochastically with the noncentrality, so thresholds at the two ends hold for *every* admissible signal.
 
-The audit shows that the energy is consistent, never that a release is private: noise that is reused, known to somebody
-or deterministic looks the same, and so does pure noise without any training.
+The audit shows only that the energy is consistent. It cannot show that a release is private: reused, known or
+deterministic noise has the same energy, and so has noise without any training.
+
+All functions and classes raise `ImpossibleArgument` for a number outside its range and for sequences of different
+lengths.
 """
 
 import importlib
@@ -22,9 +25,9 @@ from . import arguments
 from .arguments import Numbers, Vector
 from .privacy.mechanisms import Mechanism
 
-# Beyond this many degrees of freedom plus noncentrality the normal approximation is used.
+# Above this sum of degrees of freedom and noncentrality the normal approximation is used.
 _NORMAL_FROM = 2e5
-# A verdict of `consistent` is given only where missing and doubled noise would have been seen at least this often.
+# The verdict `consistent` needs at least this probability of detecting missing and doubled noise.
 _DECISIVE_POWER = 0.5
 
 
@@ -41,8 +44,12 @@ class NoiseVerdict(StrEnum):
 class NoiseAudit:
     """The test of one upload: its noise, its signal bound, and its false-positive rate `alpha`.
 
-    With `feedback` the signal may depend on the noise (early noise moves later gradients). The energy has no known
-    distribution then, and the thresholds come from the triangle inequality instead: wider, and still safe.
+    With `feedback` the signal may depend on the noise, because early noise changes later gradients. The distribution of
+    the energy is then unknown. The thresholds come from the triangle inequality: they are wider and still valid.
+
+    >>> audit = NoiseAudit(dimension=1000, noise_std=0.1, signal_bound=1.0, alpha=1e-3)
+    >>> audit.verdict(squared_norm=10.5).value, audit.verdict(squared_norm=1.0).value
+    ('consistent', 'too_little_noise')
     """
 
     dimension: int
@@ -59,7 +66,7 @@ class NoiseAudit:
 
     @classmethod
     def of_upload(cls, *, mechanism: Mechanism, rho: float, size: int, dimension: int, alpha: float) -> "NoiseAudit":
-        """The test for an upload of this mechanism under the declared budget."""
+        """Return the test for an upload of this mechanism with the declared budget."""
         return cls(
             dimension=dimension,
             noise_std=mechanism.noise_std(rho=rho, size=size),
@@ -90,9 +97,9 @@ class NoiseAudit:
         return self.noise_std**2 * _upper_quantile(self.alpha / 2, self.dimension, self.noncentrality)
 
     def power(self, *, noise_factor: float, signal_fraction: float) -> float:
-        """How often an upload is caught whose noise is `noise_factor` times as strong as declared (0: none at all).
+        """Return the probability of detecting noise that is `noise_factor` times as strong as declared (0: no noise).
 
-        `signal_fraction` is the norm of its signal as a part of the bound. With `feedback` it is a lower bound.
+        `signal_fraction` is the norm of the signal as a part of the bound. With `feedback` the result is a lower bound.
         """
         factor = arguments.non_negative("noise_factor", noise_factor)
         signal = arguments.non_negative("signal_fraction", signal_fraction) * self.signal_bound
@@ -109,16 +116,16 @@ class NoiseAudit:
 
     @cached_property
     def decisive(self) -> bool:
-        """Whether missing noise and doubled noise would be seen whatever the signal.
+        """Whether missing noise and doubled noise are likely to be detected for every signal.
 
-        The worst signals are the largest one without noise, and none at all under doubled noise. Roughly: B²/σ² < d.
+        The worst cases are the largest signal without noise, and no signal with doubled noise. Roughly: B²/σ² < d.
         """
         missing = self.power(noise_factor=0.0, signal_fraction=1.0)
         doubled = self.power(noise_factor=2.0, signal_fraction=1.0 if self.feedback else 0.0)
         return min(missing, doubled) >= _DECISIVE_POWER
 
     def verdict(self, *, squared_norm: float) -> NoiseVerdict:
-        """What the squared norm of an upload says; an honest upload is accused with probability at most `alpha`."""
+        """Return the verdict on the squared norm of an upload. An honest one fails with probability at most `alpha`."""
         energy = arguments.non_negative("squared_norm", squared_norm)
         if energy < self.lower:
             return NoiseVerdict.TOO_LITTLE_NOISE
@@ -128,14 +135,18 @@ class NoiseAudit:
 
 
 def alpha_per_upload(*, alpha: float, clients: int, rounds: int) -> float:
-    """The rate for one upload that keeps the chance of any false accusation in a whole task below `alpha`."""
+    """Return the rate for one upload that keeps the chance of any false accusation in a task below `alpha`.
+
+    >>> alpha_per_upload(alpha=1e-3, clients=10, rounds=20)
+    5e-06
+    """
     uploads = arguments.whole("clients", clients, minimum=1) * arguments.whole("rounds", rounds, minimum=1)
     return arguments.probability("alpha", alpha) / uploads
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundMoments:
-    """Inner products of the uploads u_i of one round with each other, as far as two passes over them give them.
+    """Inner products of the uploads u_i of one round. Two passes over the uploads compute them.
 
     `sum_products` are <u_i, Σ_j u_j>, and `sum_squared_norm` is |Σ_j u_j|².
     """
@@ -146,10 +157,17 @@ class RoundMoments:
 
 
 def noise_ratio(*, moments: RoundMoments, dimension: int, noise_stds: Numbers) -> Vector:
-    """Soft flag: an estimate of (true noise / declared noise)² of each upload. No false-positive rate is guaranteed.
+    """Estimate (true noise / declared noise)² of each upload. A soft flag without a guaranteed false-positive rate.
 
-    The mean inner product of the *other* uploads estimates the squared signal they share. Honest clients scatter around
-    1 to 1.3; outside [0.7, 1.6] over three rounds is worth a look. Fewer than three uploads say nothing: NaN.
+    The mean inner product of the *other* uploads estimates the squared signal that they share. Honest clients have
+    values around 1 to 1.3. Values outside [0.7, 1.6] over three rounds deserve a closer look. The result is NaN for
+    fewer than three uploads.
+
+    >>> moments = RoundMoments(
+    ...     squared_norms=np.array([10.0, 10.0, 40.0]), sum_products=np.array([10.0, 10.0, 40.0]), sum_squared_norm=60.0
+    ... )
+    >>> noise_ratio(moments=moments, dimension=1000, noise_stds=[0.1, 0.1, 0.1]).round(3).tolist()
+    [1.0, 1.0, 4.0]
     """
     norms = arguments.non_negative_vector("squared_norms", moments.squared_norms)
     products = arguments.vector("sum_products", moments.sum_products, length=norms.size)
@@ -165,10 +183,16 @@ def noise_ratio(*, moments: RoundMoments, dimension: int, noise_stds: Numbers) -
 
 
 def alignment(*, moments: RoundMoments, noise_stds: Numbers) -> Vector:
-    """Soft flag: how well each upload agrees with the sum of the others, as a z-score; N(0, 1) for pure noise.
+    """Return how well each upload agrees with the sum of the others, as a z-score: N(0, 1) for noise only. A soft flag.
 
-    Honest clients score high in early rounds only: add it up over the first ten. An honest client with unusual data
-    scores low too. NaN where the others add up to nothing.
+    Honest clients score high in early rounds only, so add the scores of the first ten rounds. An honest client with
+    unusual data scores low too. The result is NaN where the others add up to 0.
+
+    >>> moments = RoundMoments(
+    ...     squared_norms=np.array([1.0, 1.0]), sum_products=np.array([1.5, 1.5]), sum_squared_norm=3.0
+    ... )
+    >>> alignment(moments=moments, noise_stds=[0.1, 0.1]).round(3).tolist()
+    [5.0, 5.0]
     """
     norms = arguments.non_negative_vector("squared_norms", moments.squared_norms)
     products = arguments.vector("sum_products", moments.sum_products, length=norms.size)
@@ -180,14 +204,14 @@ def alignment(*, moments: RoundMoments, noise_stds: Numbers) -> Vector:
 
 
 def _lower_quantile(tail: float, dimension: int) -> float:
-    """The energy that pure noise falls below with probability `tail`."""
+    """Return the energy that noise alone falls below with probability `tail`."""
     if dimension > _NORMAL_FROM:
         return max(0.0, dimension + float(ndtri(tail)) * math.sqrt(2 * dimension))
     return float(_distributions().chi2.ppf(tail, dimension))
 
 
 def _upper_quantile(tail: float, dimension: int, noncentrality: float) -> float:
-    """The energy that the largest admissible signal with noise exceeds with probability `tail`."""
+    """Return the energy that the largest admissible signal with noise exceeds with probability `tail`."""
     if dimension + noncentrality > _NORMAL_FROM:
         spread = math.sqrt(2 * dimension + 4 * noncentrality)
         return dimension + noncentrality - float(ndtri(tail)) * spread
@@ -220,5 +244,5 @@ def _standardised(energy: float, dimension: int, noncentrality: float) -> float:
 
 
 def _distributions() -> ModuleType:
-    """scipy.stats, which takes a second to load: only who audits pays for it."""
+    """Import scipy.stats when it is first used, because that takes a second."""
     return importlib.import_module("scipy.stats")

@@ -1,4 +1,7 @@
-"""Who takes part in a round: invitation by smallest share, and withdrawal when a round does not pay."""
+"""Which clients take part in a round: invitation by smallest share, and withdrawal because of fixed costs.
+
+All functions raise `ImpossibleArgument` for a number outside its range and for sequences of different lengths.
+"""
 
 import heapq
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from .equilibrium import EDGE_SHARE, Equilibrium, active_set, equilibrium, uncap
 
 @dataclass(frozen=True)
 class Invitation:
-    """Who is asked to bid; everybody else is either priced out or has too small a share."""
+    """Which clients are invited to bid. The others are priced out or have too small a share."""
 
     invited: Mask
     priced_out: Mask
@@ -20,11 +23,17 @@ class Invitation:
 
 
 def invite(*, privacy_values: Numbers, min_share: float, min_clients: int = 2) -> Invitation:
-    """Leave out, one by one, the client with the smallest share while that share is below min_share/n.
+    """Leave out the client with the smallest share, one after the other, while that share is below min_share/n.
 
-    A client near the edge of the active set buys almost no budget; its noise would dominate a uniform average and
-    drive the reward to infinity (Theorem 2 divides by its share). After each step the game is solved again on the
-    rest. `min_share` 0 is the paper; the rule never goes below `min_clients`. Of equals the later one goes first.
+    A client near the edge of the active set sells almost no budget. Its noise would dominate a uniform average and
+    drive the reward to infinity, because Theorem 2 divides by its share. After each step the game is solved again for
+    the rest. `min_share` 0 is the paper. At least `min_clients` active clients stay. Ties: the later client leaves.
+
+    >>> invitation = invite(privacy_values=[1.0, 1.0, 1.0, 1.45, 9.0], min_share=0.3)
+    >>> invitation.invited.tolist()
+    [True, True, True, False, False]
+    >>> invitation.priced_out.tolist()
+    [False, False, False, False, True]
     """
     values = arguments.positive_vector("privacy_values", privacy_values)
     min_share = arguments.fraction("min_share", min_share)
@@ -39,7 +48,7 @@ def invite(*, privacy_values: Numbers, min_share: float, min_clients: int = 2) -
 
 
 def _largest_prefix(ascending: Vector, min_share: float, min_clients: int) -> int:
-    """How many of the active clients stay: any prefix of an active set is itself active, its last share smallest."""
+    """Return how many of the active clients stay. Any prefix of an active set is active; its last share is smallest."""
     if ascending.size <= min_clients:
         return ascending.size
     counts = np.arange(1, ascending.size + 1)
@@ -53,7 +62,7 @@ def _largest_prefix(ascending: Vector, min_share: float, min_clients: int) -> in
 
 @dataclass(frozen=True)
 class Participation:
-    """Who stays when fixed costs are counted, and the equilibrium among them (before fixed costs)."""
+    """Which clients withdraw because of fixed costs, and the equilibrium of the rest (before fixed costs)."""
 
     withdrawn: Mask
     equilibrium: Equilibrium
@@ -63,11 +72,17 @@ class Participation:
 def participation(
     *, reward: float, privacy_values: Numbers, privacy_weight: float, fixed_costs: Numbers
 ) -> Participation:
-    """Sequential withdrawal: while a bidder's utility is negative, the one with the lowest utility leaves.
+    """Withdraw the bidder with the lowest utility, one after the other, while that utility is negative.
 
-    A bidder stays iff s_i²·R is at least its fixed cost. Every withdrawal raises the shares of the rest and may let a
-    priced-out client in. Other orders of leaving can end in other stable sets: this is one rational outcome, not the
-    only one. Of equals the later one leaves first.
+    A bidder stays if s_i²·R is at least its fixed cost. Each withdrawal raises the shares of the rest, and a priced-out
+    client may enter. Another order of withdrawal can end in another stable set, so this is one rational outcome of
+    several. Ties: the later client leaves.
+
+    >>> result = participation(
+    ...     reward=10.0, privacy_values=[1.0, 1.0, 1.0], privacy_weight=1.0, fixed_costs=[0.0, 0.0, 2.0]
+    ... )
+    >>> result.withdrawn.tolist(), result.utilities.round(3).tolist()
+    ([False, False, True], [2.5, 2.5, 0.0])
     """
     reward = arguments.non_negative("reward", reward)
     values = arguments.positive_vector("privacy_values", privacy_values)
@@ -84,10 +99,10 @@ def participation(
 
 
 def _withdraw(reward: float, values: Vector, fixed: Vector) -> Mask:
-    """The clients that leave, in O(N log N) for all but contrived inputs.
+    """Return the clients that leave, in O(N log N) for all but artificial inputs.
 
-    Shares only ever rise, so a utility computed earlier is a lower bound of today's: the heap holds such bounds, and
-    its smallest entry is refreshed until it is both current and smallest.
+    Shares never fall, so an earlier utility is a lower bound of the current one. The heap holds such bounds. Its
+    smallest entry is recomputed until it is both current and smallest.
     """
     order = np.argsort(values, kind="stable").tolist()
     price, cost = values.tolist(), fixed.tolist()
@@ -102,7 +117,7 @@ def _withdraw(reward: float, values: Vector, fixed: Vector) -> Mask:
             if inside >= 2 and inside * price[candidate] >= total * (1 - EDGE_SHARE):
                 break
             inside, price_sum, entering = inside + 1, total, entering + 1
-            # Negated, so that of equal utilities the later client comes first.
+            # Negated, so that the later of two equal clients comes first.
             heapq.heappush(bounds, (-cost[candidate], -candidate))
         if inside < 2:
             return gone
@@ -123,7 +138,11 @@ def _withdraw(reward: float, values: Vector, fixed: Vector) -> Mask:
 
 
 def reward_that_keeps_all(*, privacy_values: Numbers, fixed_costs: Numbers) -> float:
-    """The smallest reward at which no active client withdraws: max F_i/s_i²; 0 when there is no market."""
+    """Return the smallest reward at which no active client withdraws: max F_i/s_i²; 0 if there is no market.
+
+    >>> round(reward_that_keeps_all(privacy_values=[1.0, 1.0, 1.0], fixed_costs=[0.0, 0.0, 2.0]), 3)
+    18.0
+    """
     values = arguments.positive_vector("privacy_values", privacy_values)
     fixed = arguments.non_negative_vector("fixed_costs", fixed_costs, length=values.size)
     shares = uncapped_shares(privacy_values=values)

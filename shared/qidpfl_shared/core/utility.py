@@ -1,4 +1,8 @@
-"""What taking part is worth to a client: training cost, utility, and regret of a declared budget."""
+"""A client's training cost, utility, and regret of a declared budget.
+
+All functions raise `ImpossibleArgument` for a number that is not finite or has the wrong sign, and for sequences of
+different lengths.
+"""
 
 import math
 
@@ -18,7 +22,11 @@ def fixed_cost(
     computation_weight: float = 1.0,
     communication_weight: float = 1.0,
 ) -> float:
-    """The part of the training cost that no budget changes: φ2·C^d + φ3·C^cp + φ4·C^cm (eq. 17)."""
+    """Return the part of the training cost that does not depend on the budget: φ2·C^d + φ3·C^cp + φ4·C^cm (eq. 17).
+
+    >>> fixed_cost(data=1.0, computation=2.0, communication=3.0, computation_weight=0.5)
+    5.0
+    """
     parts = (
         (arguments.non_negative("data", data), arguments.non_negative("data_weight", data_weight)),
         (
@@ -34,7 +42,11 @@ def fixed_cost(
 
 
 def training_cost(*, rho: float, privacy_value: float, privacy_weight: float, fixed: float = 0.0) -> float:
-    """What one round costs a client: φ1·ν·ρ and its fixed cost (eq. 17)."""
+    """Return the cost of one round for a client: φ1·ν·ρ plus its fixed cost (eq. 17).
+
+    >>> training_cost(rho=0.5, privacy_value=2.0, privacy_weight=3.0, fixed=1.0)
+    4.0
+    """
     rho = arguments.non_negative("rho", rho)
     value = arguments.positive("privacy_value", privacy_value)
     weight = arguments.positive("privacy_weight", privacy_weight)
@@ -49,7 +61,11 @@ def utilities(
     privacy_weight: float,
     fixed_costs: Numbers | None = None,
 ) -> Vector:
-    """Each client's reward minus its training cost (eqs. 16 and 17); a client that does not bid has 0."""
+    """Return each client's payment minus its training cost (eqs. 16 and 17); 0 for a client that does not bid.
+
+    >>> utilities(reward=10.0, budgets=[2.0, 2.0, 0.0], privacy_values=[1.0, 2.0, 3.0], privacy_weight=1.0).tolist()
+    [3.0, 1.0, 0.0]
+    """
     reward = arguments.non_negative("reward", reward)
     weight = arguments.positive("privacy_weight", privacy_weight)
     bids = arguments.non_negative_vector("budgets", budgets)
@@ -67,10 +83,13 @@ def utilities(
 def best_response_to_others(
     *, reward: float, others_total: float, privacy_value: float, privacy_weight: float, cap: float = math.inf
 ) -> float:
-    """The budget that maximises a client's utility while the others' budgets stay as they are.
+    """Return the budget that maximises a client's utility while the other budgets stay the same.
 
-    Alone (`others_total` 0) every positive budget wins the whole reward and the smaller one is better: there is no
-    best one, and the answer is 0.
+    If `others_total` is 0, every positive budget wins the whole reward, and a smaller one is always better. There is no
+    best budget then, and the result is 0.
+
+    >>> best_response_to_others(reward=8.0, others_total=2.0, privacy_value=1.0, privacy_weight=1.0)
+    2.0
     """
     reward = arguments.non_negative("reward", reward)
     others = arguments.non_negative("others_total", others_total)
@@ -87,9 +106,12 @@ def regrets(
     privacy_weight: float,
     caps: Numbers | None = None,
 ) -> Vector:
-    """How much each client could still gain by changing its own budget alone: 0 for all at the equilibrium.
+    """Return how much each client could gain by changing only its own budget; 0 for all at the equilibrium.
 
-    For a client that bids alone it is the supremum, which no budget attains (see `best_response_to_others`).
+    For a client that bids alone it is the supremum, which no budget reaches (see `best_response_to_others`).
+
+    >>> regrets(reward=8.0, budgets=[2.0, 2.0], privacy_values=[1.0, 1.0], privacy_weight=1.0).tolist()
+    [0.0, 0.0]
     """
     reward = arguments.non_negative("reward", reward)
     weight = arguments.positive("privacy_weight", privacy_weight)

@@ -1,10 +1,10 @@
-"""Differential privacy as zCDP: what is released, what it proves, what is left.
+"""Differential privacy as zCDP: what is released, what it guarantees, and what is left.
 
-Everywhere: neighbouring data sets differ by *replacing one record*, and the number of records is public.
+Neighbouring data sets always differ by *replacing one record*. The number of records is public.
 
-    mechanisms    sensitivity, noise and true guarantee of each mechanism
+    mechanisms    sensitivity, noise and guarantee of each mechanism
     account       `PrivacyAccount`, the append-only record of what one data set has released
-    conversion    rho-zCDP read as (epsilon, delta), and back
-    views         what holds for the whole system, and for somebody who sees only the average
+    conversion    rho-zCDP as (epsilon, delta), and back
+    views         the guarantee of the whole system, and against an observer of the average only
     histogram     the label histogram under differential privacy
 """

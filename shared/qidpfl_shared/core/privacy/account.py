@@ -1,7 +1,7 @@
-"""The privacy account: an append-only record of what one data set has released, with a lifetime limit.
+"""The privacy account: an append-only record of the releases of one data set, with a lifetime limit.
 
-Budgets may be chosen after seeing earlier outputs, so the limit is a privacy filter; for zCDP the plain sum stays valid
-(Feldman & Zrnic 2021). What counts against it is what each release *proves*, not what was declared for it.
+Budgets may depend on earlier outputs, so the limit is a privacy filter. For zCDP the plain sum stays valid
+(Feldman & Zrnic 2021). The limit counts what each release *guarantees*, not what was declared.
 """
 
 import math
@@ -11,12 +11,12 @@ from .. import arguments
 from ..arguments import ImpossibleArgument
 from .conversion import Reading, epsilon_from_rho
 
-# Rounding of a sum may exceed the limit by this much, relatively: three times 0.1 fits into 0.3.
+# The relative amount by which a rounded sum may exceed the limit: three times 0.1 fits into 0.3.
 _TOLERANCE = 1e-12
 
 
 class ReleaseRefused(Exception):
-    """The account does not admit a release. Nothing has been recorded.
+    """The account refuses a release. Nothing is recorded.
 
     ReleaseRefused
       LifetimeExceeded    it would spend more than the lifetime budget
@@ -39,10 +39,10 @@ class DuplicateRelease(ReleaseRefused):
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """One entry: what left the data set, what was declared for it, and what is proven of it.
+    """One entry: what was released, what was declared for it, and what is proven.
 
-    `name` is unique in an account (say "task/round"). `rho` is the declared budget: game, pay and per-round cap use it.
-    `proven_rho` is what the mechanism really guarantees; infinite for an unprotected release.
+    `name` is unique in an account, for example "task/round". `rho` is the declared budget; the game, the payment and
+    the cap of a round use it. `proven_rho` is what the mechanism guarantees; infinite for an unprotected release.
     """
 
     name: str
@@ -58,18 +58,24 @@ class Release:
 
     @property
     def unproven(self) -> bool:
-        """Whether less is guaranteed than was declared."""
+        """Whether the guarantee is weaker than declared."""
         return self.proven_rho > self.rho * (1 + _TOLERANCE)
 
     @property
     def unprotected(self) -> bool:
-        """Whether nothing at all is guaranteed."""
+        """Whether there is no guarantee."""
         return math.isinf(self.proven_rho)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyAccount:
-    """What one data set has released so far, under a lifetime limit; charging it gives a new account."""
+    """The releases of one data set so far, under a lifetime limit. Charging it returns a new account.
+
+    >>> account = PrivacyAccount(lifetime_rho=0.3)
+    >>> account = account.charge(Release(name="task/1", mechanism="gradient_once", rho=0.1, proven_rho=0.1))
+    >>> round(account.remaining_rho, 3), round(account.epsilon(delta=1e-5), 3)
+    (0.2, 1.914)
+    """
 
     lifetime_rho: float = math.inf
     accept_unproven: bool = False
@@ -81,25 +87,28 @@ class PrivacyAccount:
 
     @property
     def spent_rho(self) -> float:
-        """The zCDP that all releases together guarantee; infinite after an unprotected one."""
+        """The zCDP of all releases together; infinite after an unprotected release."""
         return math.fsum(release.proven_rho for release in self.releases)
 
     @property
     def limited(self) -> bool:
-        """Whether the lifetime limit still means anything: an accepted unproven release has switched it off."""
+        """Whether the lifetime limit applies. An accepted unproven release switches it off."""
         return not any(release.unproven for release in self.releases)
 
     @property
     def remaining_rho(self) -> float:
-        """What is left of the lifetime budget, which is the cap of the next round; infinite when there is no limit."""
+        """What is left of the lifetime budget: the cap of the next round. Infinite if there is no limit."""
         if not self.limited or math.isinf(self.lifetime_rho):
             return math.inf
         left = self.lifetime_rho - self.spent_rho
-        # What rounding leaves over is not a budget.
+        # A remainder from rounding is not a budget.
         return left if left > self.lifetime_rho * _TOLERANCE else 0.0
 
     def charge(self, release: Release) -> "PrivacyAccount":
-        """The account with one more release, or `ReleaseRefused`."""
+        """Return the account with one more release.
+
+        Raises `DuplicateRelease`, `UnprovenRelease` or `LifetimeExceeded`.
+        """
         if any(release.name == recorded.name for recorded in self.releases):
             raise DuplicateRelease(f"{release.name!r} is already recorded; charging it again would hide a release")
         if release.unproven and not self.accept_unproven:
@@ -116,5 +125,5 @@ class PrivacyAccount:
         return charged
 
     def epsilon(self, *, delta: float, reading: Reading = Reading.TIGHT) -> float:
-        """What all releases together cost, read as epsilon at this delta."""
+        """Return the epsilon of all releases together at this delta."""
         return epsilon_from_rho(rho=self.spent_rho, delta=delta, reading=reading)

@@ -1,7 +1,9 @@
-"""rho-zCDP read as (epsilon, delta), and back: simple >= tight >= exact.
+"""Conversion of rho-zCDP to (epsilon, delta), and back.
 
-`simple` and `tight` hold for every rho-zCDP mechanism, `gaussian` only for Gaussian noise on one fixed query (not for
-`noisy_epochs`). For a given delta each reading is a smaller epsilon than the one before.
+`simple` and `tight` hold for every rho-zCDP mechanism. `gaussian` holds only for Gaussian noise on one fixed query, so
+not for `noisy_epochs`. At a given delta, `simple` gives the largest epsilon and `gaussian` the smallest.
+
+All functions raise `ImpossibleArgument` for a number outside its range.
 """
 
 import math
@@ -15,7 +17,7 @@ from .. import arguments
 
 
 class Reading(StrEnum):
-    """Which conversion turns rho into epsilon."""
+    """Which conversion from rho to epsilon is used."""
 
     SIMPLE = "simple"
     TIGHT = "tight"
@@ -23,7 +25,11 @@ class Reading(StrEnum):
 
 
 def epsilon_from_rho(*, rho: float, delta: float, reading: Reading = Reading.TIGHT) -> float:
-    """The smallest epsilon that this reading proves for rho-zCDP; infinite for an unprotected release."""
+    """Return the smallest epsilon that this reading proves for rho-zCDP; infinite for an unprotected release.
+
+    >>> [round(epsilon_from_rho(rho=0.1, delta=1e-5, reading=reading), 3) for reading in Reading]
+    [2.246, 1.914, 1.76]
+    """
     rho = arguments.limit("rho", rho)
     delta = arguments.probability("delta", delta)
     reading = arguments.choice("reading", reading, Reading)
@@ -33,12 +39,16 @@ def epsilon_from_rho(*, rho: float, delta: float, reading: Reading = Reading.TIG
 
 
 def rho_from_epsilon(*, epsilon: float, delta: float, reading: Reading = Reading.TIGHT) -> float:
-    """The largest rho whose epsilon under this reading does not exceed the given one."""
+    """Return the largest rho whose epsilon under this reading does not exceed the given one.
+
+    >>> round(rho_from_epsilon(epsilon=1.0, delta=1e-5), 4)
+    0.0306
+    """
     epsilon = arguments.non_negative("epsilon", epsilon)
     delta = arguments.probability("delta", delta)
     reading = arguments.choice("reading", reading, Reading)
     log_inverse = -math.log(delta)
-    # (sqrt(L + ε) - sqrt(L))² without cancellation: the inverse of the simple reading, which is the largest.
+    # (sqrt(L + ε) - sqrt(L))² without cancellation: the inverse of the simple reading.
     simple = (epsilon / (math.sqrt(log_inverse + epsilon) + math.sqrt(log_inverse))) ** 2
     if reading is Reading.SIMPLE:
         return simple
@@ -52,7 +62,11 @@ def rho_from_epsilon(*, epsilon: float, delta: float, reading: Reading = Reading
 
 
 def gaussian_delta(*, rho: float, epsilon: float) -> float:
-    """The exact delta of a Gaussian release of rho-zCDP at epsilon (Balle & Wang 2018), with μ = sqrt(2·rho)."""
+    """Return the exact delta of a Gaussian rho-zCDP release at epsilon (Balle & Wang 2018), with μ = sqrt(2·rho).
+
+    >>> round(gaussian_delta(rho=0.1, epsilon=1.0), 5)
+    0.00319
+    """
     rho = arguments.positive("rho", rho)
     return math.exp(_log_gaussian_delta(math.sqrt(2 * rho), arguments.non_negative("epsilon", epsilon)))
 
@@ -64,8 +78,8 @@ def _simple(rho: float, delta: float) -> float:
 def _tight(rho: float, delta: float) -> float:
     """min over a > 1 of a·ρ + ln((a-1)/a) + (ln(1/δ) - ln a)/(a-1) (Canonne, Kamath & Steinke 2020).
 
-    The derivative vanishes where ρ·(a-1)² + ln a = ln(1/δ). The left side grows, so there is one minimum; it is found
-    in ln(a-1), between the values at which both terms are at most a half of the right side and one is the whole.
+    The derivative is 0 where ρ·(a-1)² + ln a = ln(1/δ). The left side grows, so there is one minimum. It is searched
+    in ln(a-1). At the lower bound each term is at most half of the right side; at the upper bound one term equals it.
     """
     log_inverse = -math.log(delta)
     lowest = min(0.5 * math.log(log_inverse / 2 / rho), _log_expm1(log_inverse / 2))
@@ -85,7 +99,7 @@ def _log_expm1(exponent: float) -> float:
 
 def _gaussian(rho: float, delta: float) -> float:
     if rho > 1e15:
-        # The exact curve cannot be told from the tight bound in a float any more.
+        # Here the exact curve and the tight bound are the same in floating point.
         return _tight(rho, delta)
     mu = math.sqrt(2 * rho)
     log_delta = math.log(delta)
@@ -105,11 +119,11 @@ _EPSILON: dict[Reading, Callable[[float, float], float]] = {
 
 
 def _log_gaussian_delta(mu: float, epsilon: float) -> float:
-    """ln(Φ(μ/2 - ε/μ) - e^ε·Φ(-μ/2 - ε/μ)), in logarithms because both terms underflow long before their ratio."""
+    """Return ln(Φ(μ/2 - ε/μ) - e^ε·Φ(-μ/2 - ε/μ)). Logarithms, because the terms underflow before their ratio does."""
     z = -epsilon / mu
     first = float(log_ndtr(z + mu / 2))
     if mu < 1e-5:
-        # The two terms agree to more digits than a float has: use the derivative φ/Φ of ln Φ, exact to O(μ²).
+        # The two terms agree in all digits of a float. Use the derivative φ/Φ of ln Φ, exact to O(μ²).
         hazard = math.exp(-z * z / 2 - 0.5 * math.log(2 * math.pi) - float(log_ndtr(z)))
         gap = mu * (z + hazard)
     else:
@@ -118,7 +132,7 @@ def _log_gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def _root_above(low: float, excess: Callable[[float], float]) -> float:
-    """The root of an increasing function, searched upwards from where it is negative."""
+    """Return the root of an increasing function, searched upwards from a point where it is negative."""
     high = 2 * low
     while excess(high) <= 0:
         low, high = high, 2 * high

@@ -1,8 +1,10 @@
 """The label histogram under differential privacy.
 
-Replacing a record moves one count down and one up: Δ = √2, so that Gaussian noise of standard deviation 1/sqrt(rho)
-per cell is rho-zCDP. What follows is post-processing and free. A histogram sent without noise is an unprotected
-release, whatever the paper says of "only label frequencies".
+Replacing a record moves one count down and one up: Δ = √2. Gaussian noise of standard deviation 1/sqrt(rho) per cell
+is therefore rho-zCDP. All later steps are post-processing without privacy cost. A histogram without noise is an
+unprotected release, although the paper calls it "only label frequencies".
+
+All functions raise `ImpossibleArgument` for a number outside its range and for sequences of different lengths.
 """
 
 import math
@@ -14,14 +16,21 @@ from ..arguments import ImpossibleArgument, Numbers, Vector
 
 
 def histogram_noise_std(*, rho: float) -> float:
-    """The noise on every count: 1/sqrt(rho)."""
+    """Return the standard deviation of the noise on every count: 1/sqrt(rho).
+
+    >>> histogram_noise_std(rho=0.25)
+    2.0
+    """
     return 1 / math.sqrt(arguments.positive("rho", rho))
 
 
 def private_histogram(*, counts: Numbers, rho: float, standard_noise: Numbers) -> tuple[int, ...]:
-    """The counts under rho-zCDP: noised, then cleaned to whole numbers with the same, public, sum.
+    """Return the counts under rho-zCDP: noised, then rounded to whole numbers with the same public sum.
 
-    `standard_noise` holds one draw of a standard Gaussian for each label, fresh for this release.
+    `standard_noise` holds one fresh draw of a standard Gaussian per label.
+
+    >>> private_histogram(counts=[10, 20, 30], rho=0.25, standard_noise=[1.0, -1.0, 0.0])
+    (12, 18, 30)
     """
     exact = arguments.count_vector("counts", counts)
     draws = arguments.vector("standard_noise", standard_noise, length=exact.size)
@@ -29,7 +38,13 @@ def private_histogram(*, counts: Numbers, rho: float, standard_noise: Numbers) -
 
 
 def clean_histogram(*, noisy: Numbers, size: int) -> tuple[int, ...]:
-    """The nearest non-negative counts that add up to `size`, rounded to whole numbers by largest remainder."""
+    """Return the nearest non-negative counts that add up to `size`, rounded by largest remainder.
+
+    Raises `ImpossibleArgument` also if there is no label.
+
+    >>> clean_histogram(noisy=[-3.0, 7.0, 8.0], size=10)
+    (0, 5, 5)
+    """
     values = arguments.vector("noisy", noisy)
     size = arguments.whole("size", size)
     if values.size == 0:
@@ -43,14 +58,18 @@ def clean_histogram(*, noisy: Numbers, size: int) -> tuple[int, ...]:
 
 
 def distance_error(*, size: int, labels: int, rho: float) -> float:
-    """Roughly the standard deviation that the noise gives a label distance: 0.92·sqrt(P)/(D·sqrt(rho)), measured."""
+    """Return the approximate standard deviation of a label distance: 0.92·sqrt(P)/(D·sqrt(rho)), measured.
+
+    >>> round(distance_error(size=100, labels=10, rho=0.1), 3)
+    0.092
+    """
     size = arguments.whole("size", size, minimum=1)
     labels = arguments.whole("labels", labels, minimum=1)
     return 0.92 * math.sqrt(labels) / size * histogram_noise_std(rho=rho)
 
 
 def _project_on_simplex(values: Vector, total: float) -> Vector:
-    """The Euclidean projection on {x >= 0, Σx = total}: subtract one constant and cut at 0."""
+    """Return the Euclidean projection on {x >= 0, Σx = total}: subtract a constant and cut at 0."""
     shifted = values - values.max()
     descending = np.sort(shifted)[::-1]
     thresholds = (np.cumsum(descending) - total) / np.arange(1, values.size + 1)

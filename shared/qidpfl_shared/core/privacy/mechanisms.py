@@ -1,12 +1,14 @@
-"""The mechanisms: what each uploads, how much noise it adds, and what that proves.
+"""The mechanisms: what each uploads, how much noise it adds, and what it guarantees.
 
 Gaussian noise of standard deviation σ on a query of L2 sensitivity Δ is Δ²/(2σ²)-zCDP. `rho` is always the *declared*
-budget: the one the game, the pay and the noise formula use. `proven_rho` is what the mechanism really guarantees for
-it. The two agree for every mechanism but `PaperLiteralMechanism`, which is a heuristic and says so.
+budget, which the game, the payment and the noise formula use. `proven_rho` is what the mechanism guarantees. The two
+are equal for every mechanism except `PaperLiteralMechanism`, which is a heuristic.
 
 Preconditions of every proof: clipping over all parameters together; no batch normalisation; public preprocessing
-constants; batches chosen without looking at the data; fresh noise from the operating system's entropy for every
-upload. Noise drawn in floating point is not exactly Gaussian, so that no implementation of these is exactly private.
+constants; batches that do not depend on the data; fresh noise from the operating system's entropy for every upload.
+Noise in floating point is not exactly Gaussian, so no implementation of these is exactly private.
+
+All classes and methods raise `ImpossibleArgument` for a number outside its range.
 """
 
 import math
@@ -20,7 +22,7 @@ from ..arguments import ImpossibleArgument
 
 
 class MechanismName(StrEnum):
-    """The mechanisms by the names they have on the wire."""
+    """The names of the mechanisms on the wire."""
 
     GRADIENT_ONCE = "gradient_once"
     NOISY_EPOCHS = "noisy_epochs"
@@ -30,7 +32,7 @@ class MechanismName(StrEnum):
 
 
 class UploadKind(StrEnum):
-    """A gradient, to which the server applies its learning rate, or a finished update w - w_L with rate 1."""
+    """A gradient, to which the server applies its learning rate, or a complete update w - w_L with rate 1."""
 
     GRADIENT = "gradient"
     UPDATE = "update"
@@ -38,9 +40,9 @@ class UploadKind(StrEnum):
 
 @runtime_checkable
 class Mechanism(Protocol):
-    """What every mechanism defines for the rest of the system; `size` is the client's number of records.
+    """What every mechanism defines; `size` is the client's number of records.
 
-    `heuristic`: it proves less than it declares. `feedback`: what it uploads before noise may depend on the noise.
+    `heuristic`: it guarantees less than it declares. `feedback`: the upload before noise may depend on the noise.
     """
 
     name: ClassVar[MechanismName]
@@ -55,17 +57,17 @@ class Mechanism(Protocol):
         """The standard deviation of the noise in each coordinate of the upload."""
 
     def noise_scale(self, *, size: int) -> float:
-        """v = noise_std²·rho, which does not depend on rho: the client's part in the server's cost."""
+        """v = noise_std²·rho, which does not depend on rho. It is the client's part of the server's cost."""
 
     def proven_rho(self, *, rho: float, size: int) -> float:
-        """The zCDP that one upload really guarantees when `rho` is declared."""
+        """The zCDP that one upload guarantees if `rho` is declared."""
 
     def signal_bound(self, *, size: int) -> float:
         """The largest L2 norm of an upload before noise."""
 
 
 class _OneRelease(ABC):
-    """A mechanism that adds noise once, with `noise_scale` = v: its noise and guarantee follow from v and Δ."""
+    """A mechanism that adds noise once. Its noise and guarantee follow from v (`noise_scale`) and Δ."""
 
     heuristic: ClassVar[bool] = False
     feedback: ClassVar[bool] = False
@@ -83,7 +85,7 @@ class _OneRelease(ABC):
         return math.sqrt(self.noise_scale(size=size) / arguments.positive("rho", rho))
 
     def proven_rho(self, *, rho: float, size: int) -> float:
-        """Δ²/(2σ²) of the noise really added."""
+        """Δ²/(2σ²) of the added noise."""
         return arguments.positive("rho", rho) * (self.sensitivity(size=size) ** 2 / 2 / self.noise_scale(size=size))
 
 
@@ -91,8 +93,12 @@ class _OneRelease(ABC):
 class GradientOnceMechanism(_OneRelease):
     """The mean of the per-record gradients, each clipped to `clip_norm`, over all records, once per round.
 
-    Replacing a record replaces one term of the mean: Δ = 2C/D. This is the one mechanism for which the paper's noise
-    (eq. 10), cost and Theorem 2 hold as printed.
+    Replacing a record replaces one term of the mean: Δ = 2C/D. Only for this mechanism the paper's noise (eq. 10), cost
+    and Theorem 2 hold as printed.
+
+    >>> mechanism = GradientOnceMechanism(clip_norm=1.0)
+    >>> mechanism.sensitivity(size=100), round(mechanism.noise_std(rho=0.1, size=100), 4)
+    (0.02, 0.0447)
     """
 
     name: ClassVar[MechanismName] = MechanismName.GRADIENT_ONCE
@@ -115,10 +121,10 @@ class GradientOnceMechanism(_OneRelease):
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateClipMechanism(_OneRelease):
-    """The update of any local training, clipped as a whole to `clip_norm`: Δ = 2C, however many records there are.
+    """The update of any local training, clipped as a whole to `clip_norm`: Δ = 2C for any number of records.
 
-    It protects the whole data set of a client for the same rho (client-level zCDP), with noise to match: useful only
-    among thousands of clients.
+    It protects the whole data set of a client with the same rho (client-level zCDP). Its noise is large, so it is
+    useful only with thousands of clients.
     """
 
     name: ClassVar[MechanismName] = MechanismName.UPDATE_CLIP
@@ -144,8 +150,8 @@ class UpdateClipMechanism(_OneRelease):
 class PaperLiteralMechanism(UpdateClipMechanism):
     """Heuristic noise, no privacy guarantee: a clipped update with the noise of a mean of clipped gradients.
 
-    The paper's noise (eq. 10) assumes Δ = 2C/D; of a clipped update only Δ = 2C is known. What it proves is
-    rho·D²-zCDP, which for any real data set is nothing.
+    The paper's noise (eq. 10) assumes Δ = 2C/D, but for a clipped update only Δ = 2C is known. It guarantees
+    rho·D²-zCDP, which is useless for any real data set.
     """
 
     name: ClassVar[MechanismName] = MechanismName.PAPER_LITERAL
@@ -161,8 +167,8 @@ class BoltOnMechanism(_OneRelease):
     """The update of L epochs of SGD on a convex model, without clipping of gradients (after Wu et al. 2017).
 
     If every record's loss is convex and `smoothness`-smooth with gradients of norm at most `gradient_bound`, and the
-    learning rate is at most 2/smoothness, each step is non-expansive; only the L steps that touch the replaced record
-    move the two runs apart, by 2ηG/b each: Δ = 2ηGL/b. Not for networks with hidden layers.
+    learning rate is at most 2/smoothness, each step is non-expansive. Only the L steps that use the replaced record
+    move the two runs apart, by 2ηG/b each: Δ = 2ηGL/b. It does not hold for networks with hidden layers.
     """
 
     name: ClassVar[MechanismName] = MechanismName.BOLT_ON
@@ -188,9 +194,10 @@ class BoltOnMechanism(_OneRelease):
     def softmax_regression(
         cls, *, feature_norm: float, learning_rate: float, epochs: int, batch_size: int
     ) -> "BoltOnMechanism":
-        """For softmax regression with bias on features of norm at most `feature_norm`: G = √2·X, β = X²/2.
+        """Return the mechanism for softmax regression with bias: G = √2·X, β = X²/2.
 
-        X² = feature_norm² + 1, because the bias is one more feature that is always 1.
+        X² = feature_norm² + 1: features have at most this norm, and the bias is one more feature that is always 1.
+        Raises `ImpossibleArgument` also if the learning rate exceeds 2/β.
         """
         squared = arguments.magnitude("feature_norm", feature_norm) ** 2 + 1
         return cls(
@@ -202,7 +209,7 @@ class BoltOnMechanism(_OneRelease):
         )
 
     def sensitivity(self, *, size: int) -> float:
-        """2ηGL/b, with b the size of the smallest batch that can occur."""
+        """2ηGL/b, where b is the size of the smallest possible batch."""
         smallest = min(self.batch_size, arguments.whole("size", size, minimum=1))
         return 2 * self.learning_rate * self.gradient_bound * self.epochs / smallest
 
@@ -216,8 +223,8 @@ class BoltOnMechanism(_OneRelease):
 class NoisyEpochsMechanism:
     """L epochs over disjoint batches, with noise on the mean of the clipped gradients of every batch.
 
-    A replaced record sits in one batch per epoch: an epoch costs rho/L, all epochs rho, even if every step is seen.
-    Noise that enters early changes later gradients, so that the upload is not exactly a shifted Gaussian.
+    A replaced record is in one batch per epoch. An epoch costs rho/L and all epochs rho, even if every step is public.
+    Early noise changes later gradients, so the upload is not exactly a shifted Gaussian.
     """
 
     name: ClassVar[MechanismName] = MechanismName.NOISY_EPOCHS
@@ -237,16 +244,16 @@ class NoisyEpochsMechanism:
         arguments.whole("batch_size", self.batch_size, minimum=1)
 
     def sensitivity(self, *, size: int) -> float:
-        """2C/b of one step, with b the size of the smallest batch."""
+        """2C/b of one step, where b is the size of the smallest batch."""
         return 2 * self.clip_norm / _Batches(size, self.batch_size).small
 
     def step_noise_std(self, *, rho: float, batch: int) -> float:
-        """The standard deviation of the noise on the mean of one batch of that many records: sqrt(2L/rho)·C/b."""
+        """The standard deviation of the noise on the mean of a batch of b records: sqrt(2L/rho)·C/b."""
         rho = arguments.positive("rho", rho)
         return math.sqrt(2 * self.epochs / rho) * self.clip_norm / arguments.whole("batch", batch, minimum=1)
 
     def noise_scale(self, *, size: int) -> float:
-        """2η²L²C²·Σ 1/b² over the batches of an epoch: the noise of all steps, added up in the upload."""
+        """2η²L²C²·Σ 1/b² over the batches of an epoch: the upload contains the noise of all steps."""
         batches = _Batches(size, self.batch_size)
         squares = (batches.count - batches.larger) / batches.small**2 + batches.larger / (batches.small + 1) ** 2
         return 2 * (self.learning_rate * self.epochs * self.clip_norm) ** 2 * squares
@@ -267,17 +274,20 @@ class NoisyEpochsMechanism:
 
 
 def batch_sizes(*, size: int, batch_size: int) -> tuple[int, ...]:
-    """The sizes of the disjoint batches of one epoch: each at least `batch_size`, as equal as they can be.
+    """Return the sizes of the disjoint batches of one epoch: each at least `batch_size`, as equal as possible.
 
-    A short last batch would raise the sensitivity, so its records are spread over the others. Fewer records than
-    `batch_size` make one batch.
+    A short last batch would raise the sensitivity, so its records go to the other batches. Fewer records than
+    `batch_size` form one batch.
+
+    >>> batch_sizes(size=10, batch_size=3)
+    (4, 3, 3)
     """
     batches = _Batches(size, batch_size)
     return (batches.small + 1,) * batches.larger + (batches.small,) * (batches.count - batches.larger)
 
 
 class _Batches:
-    """The batches of an epoch by their numbers: `count` in all, `larger` of them with one record more than `small`."""
+    """The batches of an epoch: `count` in all; `larger` of them have one record more than `small`."""
 
     def __init__(self, size: int, batch_size: int) -> None:
         size = arguments.whole("size", size, minimum=1)

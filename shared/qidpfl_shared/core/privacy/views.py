@@ -1,4 +1,4 @@
-"""What the clients' guarantees add up to: for the whole system, and for somebody who sees only the average."""
+"""The clients' guarantees together: for the whole system, and against an observer who sees only the average."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from .conversion import Reading, epsilon_from_rho
 
 @dataclass(frozen=True, kw_only=True)
 class SystemStatement:
-    """The guarantee for every record in the system, and what it does not cover."""
+    """The guarantee for every record in the system, and the number of weaker releases."""
 
     rho: float
     epsilon: float
@@ -30,10 +30,15 @@ class SystemStatement:
 def system_statement(
     *, accounts: Iterable[PrivacyAccount], delta: float, reading: Reading = Reading.TIGHT
 ) -> SystemStatement:
-    """The system's guarantee: the *maximum* over clients, because a record sits at one client only.
+    """Return the system's guarantee: the *maximum* over clients, because a record belongs to one client only.
 
-    (Parallel composition.) The paper's sum over clients is a proxy of accuracy; it would be the guarantee only if the
-    same record might sit at every client.
+    This is parallel composition. The paper's sum over clients is a proxy of accuracy. It would be the guarantee only if
+    the same record could belong to every client. Raises `ImpossibleArgument` for a `delta` outside (0, 1).
+
+    >>> from qidpfl_shared.core.privacy.account import Release
+    >>> release = Release(name="task/1", mechanism="gradient_once", rho=0.1, proven_rho=0.1)
+    >>> print(system_statement(accounts=[PrivacyAccount(), PrivacyAccount().charge(release)], delta=1e-5))
+    every record: 0.1-zCDP, that is (1.914, 1e-05)-DP
     """
     known = tuple(accounts)
     rho = max((account.spent_rho for account in known), default=0.0)
@@ -43,9 +48,13 @@ def system_statement(
 
 
 def central_rho(*, budgets: Numbers, weights: Numbers, noise_stds: Numbers) -> Vector:
-    """Each client's zCDP against somebody who sees only the weighted sum, as under trusted or secure aggregation.
+    """Return each client's zCDP against an observer of the weighted sum only, as under secure aggregation.
 
-    There the noise of the others protects too: ρ_i·p_i²σ_i²/Σ_j p_j²σ_j², never more than ρ_i.
+    The noise of the other clients protects too: ρ_i·p_i²σ_i²/Σ_j p_j²σ_j², which is at most ρ_i. Raises
+    `ImpossibleArgument` for negative numbers and for sequences of different lengths.
+
+    >>> central_rho(budgets=[0.1, 0.1], weights=[0.5, 0.5], noise_stds=[1.0, 1.0]).tolist()
+    [0.05, 0.05]
     """
     bids = arguments.non_negative_vector("budgets", budgets)
     shares = arguments.non_negative_vector("weights", weights, length=bids.size)
