@@ -12,8 +12,7 @@ import pytest
 from qidpfl_server.audit import Report, audit
 from qidpfl_server.ops.open_store import opened_store
 from qidpfl_server.settings import Settings
-from support.coordinators import NO_TIMEOUTS, ScriptedClient
-from support.forked_coordinators import ForkedCoordinator
+from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
 
 CLIENTS = 3
 ROUNDS = NO_TIMEOUTS | {"expected_clients": CLIENTS, "min_clients": 2, "min_updates": 2}
@@ -23,7 +22,7 @@ SECOND = f"task_id = {FINISHED} AND round_number = 2"
 FIRST_CLIENT = f"(SELECT min(client_id) FROM payments WHERE {SECOND})"
 
 
-def gathered(coordinator: ForkedCoordinator, name: str, **overrides: Any) -> list[ScriptedClient]:
+def gathered(coordinator: Coordinator, name: str, **overrides: Any) -> list[ScriptedClient]:
     task_id, code = coordinator.create_task(name, rounds=ROUNDS, **overrides)
     clients = [ScriptedClient(coordinator.url, task_id, code, f"{name}-key-of-client-{n}") for n in range(CLIENTS)]
     for client, value in zip(clients, (1.0, 1.1, 1.2), strict=True):
@@ -37,7 +36,7 @@ def gathered(coordinator: ForkedCoordinator, name: str, **overrides: Any) -> lis
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a coordinator with a finished task and one in its first round, where one client has delivered."""
     folder = tmp_path_factory.mktemp("sound")
-    with ForkedCoordinator(folder) as coordinator:
+    with Coordinator(folder) as coordinator:
         threads = [
             threading.Thread(target=client.run) for client in gathered(coordinator, "finished", game={"horizon": 3})
         ]

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from qidpfl_client.cli.app import app
 from qidpfl_client.journal.journal import Journal, Membership
-from support.forked_coordinators import ForkedCoordinator
+from support.coordinators import Coordinator
 
 FOREVER = {"rounds": {"enrolment_window_s": 3600.0, "quiet_s": 3600.0}}
 TASKS: dict[str, dict[str, Any]] = {
@@ -29,13 +29,13 @@ OTHERS = Membership(task_id="other", server="http://x", enrolment_key="k", spec=
 
 
 @pytest.fixture(scope="module")
-def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCoordinator]:
-    with ForkedCoordinator(tmp_path_factory.mktemp("coordinator")) as live:
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+    with Coordinator(tmp_path_factory.mktemp("coordinator")) as live:
         yield live
 
 
 @pytest.fixture(scope="module")
-def codes(coordinator: ForkedCoordinator) -> dict[str, str]:
+def codes(coordinator: Coordinator) -> dict[str, str]:
     return {name: coordinator.create_task(name, **FOREVER | changes)[1] for name, changes in TASKS.items()}
 
 
@@ -48,7 +48,7 @@ def journal(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(coordinator: ForkedCoordinator, codes: dict[str, str], journal: Path) -> Run:
+def run(coordinator: Coordinator, codes: dict[str, str], journal: Path) -> Run:
     def ran(*arguments: object, task: str = "digits", **options: str) -> Result:
         """The command with everything right except what is given."""
         given = {"server": coordinator.url, "code": codes[task], "journal": str(journal), "first-contact": "0.2"}
@@ -67,7 +67,7 @@ def failed_with(result: Result) -> str:
 
 
 @pytest.fixture(autouse=True)
-def nothing_half_done(coordinator: ForkedCoordinator, journal: Path) -> Iterator[None]:
+def nothing_half_done(coordinator: Coordinator, journal: Path) -> Iterator[None]:
     yield
     with coordinator.admin as http:
         tasks = http.get("/v1/tasks").raise_for_status().json()
@@ -183,7 +183,7 @@ def test_a_journal_on_a_full_disk_is_one_line(run: Run, room: int) -> None:
     ],
 )
 def test_a_mistake_with_a_fleet_is_one_line(
-    coordinator: ForkedCoordinator, codes: dict[str, str], tmp_path: Path, options: tuple[str, ...], said: str
+    coordinator: Coordinator, codes: dict[str, str], tmp_path: Path, options: tuple[str, ...], said: str
 ) -> None:
     where = ["--server", coordinator.url, "--code", codes["digits"], "--journals", str(tmp_path / "fleet")]
     assert said in failed_with(CliRunner().invoke(app, ["fleet", "--clients", "3", *where, *options]))

@@ -15,9 +15,8 @@ import pytest
 from qidpfl_client.journal.journal import Journal
 from support import client_faults
 from support.client_checks import client_violations
-from support.coordinators import NO_TIMEOUTS, WaitingClient
+from support.coordinators import NO_TIMEOUTS, Coordinator, WaitingClient
 from support.forked_clients import ForkedClient
-from support.forked_coordinators import ForkedCoordinator
 from support.recording_proxy import Moment, RecordingProxy, recording
 
 HORIZON = 3
@@ -30,8 +29,8 @@ EVERY_ROUND = ("client.reserved", "client.declared", "client.noised", "client.jo
 
 
 @pytest.fixture(scope="module")
-def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCoordinator]:
-    with ForkedCoordinator(tmp_path_factory.mktemp("coordinator")) as live:
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+    with Coordinator(tmp_path_factory.mktemp("coordinator")) as live:
         yield live
 
 
@@ -39,7 +38,7 @@ def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCoor
 class Scene:
     """A task with scripted clients that wait for the client under test, which speaks through a proxy."""
 
-    coordinator: ForkedCoordinator
+    coordinator: Coordinator
     proxy: RecordingProxy
     client: ForkedClient
     task_id: str
@@ -64,7 +63,7 @@ Stage = Callable[..., Scene]
 
 
 @pytest.fixture
-def stage(coordinator: ForkedCoordinator, tmp_path: Path) -> Iterator[Stage]:
+def stage(coordinator: Coordinator, tmp_path: Path) -> Iterator[Stage]:
     with ExitStack() as opened:
         proxy = opened.enter_context(recording(coordinator.url))
         threads = opened.enter_context(ThreadPoolExecutor(SCRIPTED))

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from support.client_checks import client_violations
-from support.coordinators import NO_TIMEOUTS, WaitingClient
-from support.forked_coordinators import ForkedCoordinator
+from support.coordinators import NO_TIMEOUTS, Coordinator, WaitingClient
 from support.recording_proxy import recording
 
 SCRIPTED = 2
@@ -55,7 +54,7 @@ def client(server: str, code: str, journal: Path) -> Iterator[RealClient]:
 
 
 def test_stops_and_outages_cost_nothing(tmp_path: Path) -> None:
-    coordinator = ForkedCoordinator(tmp_path / "coordinator")
+    coordinator = Coordinator(tmp_path / "coordinator")
     journal, may_deliver = tmp_path / "journal.sqlite", threading.Event()
     with coordinator.start(), recording(coordinator.url) as proxy, ThreadPoolExecutor(SCRIPTED) as threads:
         rounds = NO_TIMEOUTS | {"expected_clients": 3, "min_clients": 3, "min_updates": 3}

@@ -2,10 +2,7 @@
 
 import csv
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,24 +13,15 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
+from support.commands import server_command
 from support.coordinators import Coordinator, ScriptedClient, play_to_the_end, running
 
 SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 20.0, "deliver_s": 20.0}}
 
 
-def command(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "qidpfl_server", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | environment,
-    )
-
-
 def output(*arguments: str | Path) -> str:
     """What a command that succeeds prints."""
-    done = command(*arguments)
+    done = server_command(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -145,7 +133,7 @@ def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "own.pem").write_text("not PEM")
     (tmp_path / "own.key").write_text("not PEM either")
     pair = ("--tls-cert", tmp_path / "own.pem", "--tls-key", tmp_path / "own.key")
-    done = command("serve", "--port", "0", *pair, "--state-dir", tmp_path / "state")
+    done = server_command("serve", "--port", "0", *pair, "--state-dir", tmp_path / "state")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     said = f"qidpfl-server: {tmp_path / 'own.pem'} and {tmp_path / 'own.key'} are not a certificate and its key, in PEM"
     assert done.stderr.startswith(said)
@@ -154,7 +142,7 @@ def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
 
 def test_a_second_coordinator_on_the_same_sqlite_store_ends_with_one_line(tmp_path: Path) -> None:
     with running(tmp_path):
-        second = command("serve", "--port", "0", "--preset", "digits", "--state-dir", tmp_path)
+        second = server_command("serve", "--port", "0", "--preset", "digits", "--state-dir", tmp_path)
         assert (listed(tmp_path), list(tmp_path.glob("*.code*"))) == ({}, [])
     assert second.returncode == 1
     assert second.stderr.splitlines()[-1].startswith("qidpfl-server: another coordinator is running on ")
@@ -200,7 +188,7 @@ def test_start_on_a_live_store_wakes_the_clients_that_wait(tmp_path: Path) -> No
 
 def test_start_with_too_few_clients_is_refused(tmp_path: Path) -> None:
     create(tmp_path, "lonely")
-    refused = command("tasks", "start", "lonely", "--state-dir", tmp_path)
+    refused = server_command("tasks", "start", "lonely", "--state-dir", tmp_path)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr == "qidpfl-server: profile_missing: 0 clients have a profile, 3 are needed\n"
     assert listed(tmp_path) == {"lonely": ("enrolling", "0/2")}
@@ -232,7 +220,7 @@ def test_stop_on_a_stopped_store_ends_a_task_that_enrols_and_may_be_repeated(tmp
 def test_an_id_is_always_the_task_with_this_id(tmp_path: Path) -> None:
     first, _ = create(tmp_path, "first")
     second, _ = create(tmp_path, "second")
-    refused = command("tasks", "create", first, "--preset", "digits", "--state-dir", tmp_path)
+    refused = server_command("tasks", "create", first, "--preset", "digits", "--state-dir", tmp_path)
     assert refused.stderr == f"qidpfl-server: task_exists: '{first}' is the id of another task\n"
     change_task(tmp_path, second, name=first)
     output("tasks", "stop", first, "--state-dir", tmp_path)
@@ -285,7 +273,7 @@ def _cell(value: Any) -> str:
 def test_export_takes_an_older_version_of_the_model(finished: Path, tmp_path: Path) -> None:
     output("export", "done", "--out", tmp_path, "--version", "0", "--state-dir", finished)
     assert not any(tensor.any() for tensor in load_file(tmp_path / "model-0.safetensors").values())
-    missing = command("export", "done", "--out", tmp_path / "other", "--version", "9", "--state-dir", finished)
+    missing = server_command("export", "done", "--out", tmp_path / "other", "--version", "9", "--state-dir", finished)
     assert (missing.returncode, missing.stdout) == (1, "")
     assert missing.stderr == "qidpfl-server: not_found: there is no model version 9; versions 0 to 2 are kept\n"
     assert not (tmp_path / "other").exists()
@@ -293,7 +281,7 @@ def test_export_takes_an_older_version_of_the_model(finished: Path, tmp_path: Pa
 
 def test_export_leaves_a_folder_with_files_alone_unless_forced(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    refused = command("export", "done", "--out", tmp_path, "--state-dir", finished)
+    refused = server_command("export", "done", "--out", tmp_path, "--state-dir", finished)
     assert refused.returncode == 1 and "is not empty" in refused.stderr
     assert files(tmp_path) == {"notes.txt"}
     output("export", "done", "--out", tmp_path, "--force", "--state-dir", finished)
@@ -363,7 +351,7 @@ def test_a_backup_holds_every_blob_as_a_link_or_as_a_copy(
 
 def test_a_backup_never_goes_into_a_folder_with_files(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    refused = command("backup", "--out", tmp_path, "--state-dir", finished)
+    refused = server_command("backup", "--out", tmp_path, "--state-dir", finished)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr == f"qidpfl-server: {tmp_path} exists and is not an empty folder\n"
     assert files(tmp_path) == {"notes.txt"}
@@ -374,7 +362,7 @@ def test_a_backup_ignores_where_the_environment_says_the_store_is_when_it_makes_
 ) -> None:
     url = f"sqlite:///{finished / 'coordinator.db'}"
     where = {"QIDPFL_STORE_URL": url, "QIDPFL_BLOB_DIR": str(finished / "blobs"), "QIDPFL_STATE_DIR": str(finished)}
-    done = command("backup", "--out", tmp_path / "copy", **where)
+    done = server_command("backup", "--out", tmp_path / "copy", **where)
     assert done.returncode == 0, done.stderr
     assert "0 violated" in output("audit", "--state-dir", tmp_path / "copy")
 
@@ -384,16 +372,16 @@ def test_a_backup_says_how_many_blobs_are_gone_and_the_audit_says_which(finished
     lost = next((tmp_path / "one" / "blobs" / "objects").iterdir())
     lost.unlink()
     assert "1 blobs are gone" in output("backup", "--out", tmp_path / "two", "--state-dir", tmp_path / "one")
-    audited = command("audit", "--state-dir", tmp_path / "two")
+    audited = server_command("audit", "--state-dir", tmp_path / "two")
     assert audited.returncode == 1 and lost.name in audited.stdout
 
 
 def test_a_postgresql_store_is_backed_up_by_pg_dump_and_its_blobs_by_us(tmp_path: Path, postgres_url: str) -> None:
     where = ("--state-dir", tmp_path / "state", "--store-url", postgres_url)
-    absent = command("audit", *where)
+    absent = server_command("audit", *where)
     assert absent.returncode == 1 and "there is no store at postgresql" in absent.stderr
     output("tasks", "create", "one", "--preset", "digits", *where)
-    refused = command("backup", "--out", tmp_path / "copy", *where)
+    refused = server_command("backup", "--out", tmp_path / "copy", *where)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "pg_dump" in refused.stderr and len(refused.stderr.splitlines()) == 1
     assert not (tmp_path / "copy").exists()
@@ -480,7 +468,7 @@ def test_a_mistake_is_one_line_exit_code_1_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = command(*arguments, "--state-dir", tmp_path / "state")
+    done = server_command(*arguments, "--state-dir", tmp_path / "state")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"qidpfl-server: {said}") and len(done.stderr.splitlines()) == 1
     assert "secret" not in done.stderr
@@ -500,7 +488,7 @@ def test_a_mistake_is_one_line_exit_code_1_and_leaves_nothing(
 def test_a_file_of_overrides_that_holds_none_is_named_in_one_line(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "overrides.json"
     path.write_bytes(content)
-    done = command(
+    done = server_command(
         "tasks", "create", "x", "--preset", "digits", "--overrides", f"@{path}", "--state-dir", tmp_path / "s"
     )
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
@@ -518,19 +506,19 @@ def test_overrides_come_from_a_file_as_from_the_command_line(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("arguments", [("show",), ("start",), ("stop",)], ids=lambda words: words[0])
 def test_an_unknown_task_is_named(finished: Path, arguments: tuple[str, ...]) -> None:
-    done = command("tasks", *arguments, "nobody", "--state-dir", finished)
+    done = server_command("tasks", *arguments, "nobody", "--state-dir", finished)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "qidpfl-server: there is no task 'nobody'\n")
 
 
 def test_export_of_an_unknown_task_leaves_no_folder(finished: Path, tmp_path: Path) -> None:
-    done = command("export", "nobody", "--out", tmp_path / "out", "--state-dir", finished)
+    done = server_command("export", "nobody", "--out", tmp_path / "out", "--state-dir", finished)
     assert (done.returncode, done.stderr) == (1, "qidpfl-server: there is no task 'nobody'\n")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_second_task_of_the_same_name_is_refused(tmp_path: Path) -> None:
     create(tmp_path, "same")
-    done = command("tasks", "create", "same", "--preset", "digits", "--state-dir", tmp_path)
+    done = server_command("tasks", "create", "same", "--preset", "digits", "--state-dir", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "qidpfl-server: task_exists: there is already a task named 'same'\n"
 
@@ -542,7 +530,7 @@ def test_a_second_task_of_the_same_name_is_refused(tmp_path: Path) -> None:
 )
 def test_a_state_folder_that_cannot_be_made_is_named(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     (tmp_path / "file").write_text("not a folder")
-    done = command(*arguments, "--state-dir", tmp_path / "file" / "state")
+    done = server_command(*arguments, "--state-dir", tmp_path / "file" / "state")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"qidpfl-server: {tmp_path / 'file' / 'state'}: Not a directory\n"
 
@@ -550,7 +538,7 @@ def test_a_state_folder_that_cannot_be_made_is_named(tmp_path: Path, arguments: 
 @pytest.mark.parametrize("words", [("export", "done"), ("backup",)], ids=["export", "backup"])
 def test_a_folder_that_cannot_be_written_is_named(finished: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "file").write_text("not a folder")
-    done = command(*words, "--out", tmp_path / "file" / "out", "--state-dir", finished)
+    done = server_command(*words, "--out", tmp_path / "file" / "out", "--state-dir", finished)
     assert (done.returncode, done.stdout) == (1, "")
     assert str(tmp_path / "file") in done.stderr and len(done.stderr.splitlines()) == 1
     assert files(tmp_path) == {"file"}
@@ -570,7 +558,7 @@ def test_a_store_of_a_newer_version_is_left_alone_by_every_command(finished: Pat
         ("export", "done", "--out", str(tmp_path / "out")),
         ("backup", "--out", str(tmp_path / "out")),
     ):
-        done = command(*words, "--state-dir", copy)
+        done = server_command(*words, "--state-dir", copy)
         assert (done.returncode, done.stdout) == (1, "")
         assert "does not have schema version" in done.stderr and len(done.stderr.splitlines()) == 1
     assert (copy / "coordinator.db").read_bytes() == before
@@ -579,27 +567,27 @@ def test_a_store_of_a_newer_version_is_left_alone_by_every_command(finished: Pat
 
 def test_a_file_that_is_no_database_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "coordinator.db").write_text("a shopping list, or something else of more than a few bytes " * 20)
-    done = command("audit", "--state-dir", tmp_path)
+    done = server_command("audit", "--state-dir", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert "cannot be opened: file is not a database" in done.stderr and len(done.stderr.splitlines()) == 1
     assert (tmp_path / "coordinator.db").read_text().startswith("a shopping list")
 
 
 def test_a_wrong_setting_in_the_environment_is_named(tmp_path: Path) -> None:
-    done = command("audit", "--state-dir", tmp_path, QIDPFL_PORT="eighty")
+    done = server_command("audit", "--state-dir", tmp_path, QIDPFL_PORT="eighty")
     assert done.returncode == 1
     assert done.stderr.startswith("qidpfl-server: port: ") and len(done.stderr.splitlines()) == 1
 
 
 def test_a_setting_that_is_empty_in_the_environment_counts_as_not_set(finished: Path) -> None:
     empty = {"QIDPFL_STORE_URL": "", "QIDPFL_BLOB_DIR": "", "QIDPFL_PORT": "", "QIDPFL_OPEN_DOCS": ""}
-    done = command("audit", "--state-dir", finished, **empty)
+    done = server_command("audit", "--state-dir", finished, **empty)
     assert done.returncode == 0 and "0 violated" in done.stdout
 
 
 def test_a_port_that_is_taken_ends_the_coordinator(tmp_path: Path) -> None:
     with running(tmp_path / "one") as coordinator:
         port = coordinator.url.rpartition(":")[2]
-        done = command("serve", "--port", port, "--state-dir", tmp_path / "two")
+        done = server_command("serve", "--port", port, "--state-dir", tmp_path / "two")
     assert done.returncode == 1 and "address already in use" in done.stderr
     assert done.stderr.splitlines()[-1] == f"qidpfl-server: cannot listen on 127.0.0.1:{port}"

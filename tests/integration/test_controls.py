@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from support.coordinators import NO_TIMEOUTS, ScriptedClient, play_to_the_end
-from support.forked_coordinators import ForkedCoordinator
+from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, play_to_the_end
 
 SCHEDULE = [3_000_000, 500_000, 9_000_000]
 
@@ -22,7 +21,7 @@ def test_a_schedule_is_paid_to_clients_that_were_chosen_blindly(tmp_path: Path) 
         "selection": {"rule": "random", "random_clients": 3, "seed": 5},
         "rounds": NO_TIMEOUTS | {"expected_clients": 6, "min_clients": 2, "min_updates": 2},
     }
-    with ForkedCoordinator(tmp_path) as coordinator:
+    with Coordinator(tmp_path) as coordinator:
         task_id, code = coordinator.create_task(**overrides)
         play_to_the_end([ScriptedClient(coordinator.url, task_id, code, f"key-of-client-{n:05d}") for n in range(6)])
         with coordinator.admin as http:

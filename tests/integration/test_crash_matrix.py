@@ -13,7 +13,6 @@ import pytest
 from qidpfl_shared.failpoints import SERVER_FAILPOINTS
 from support import broken_rules
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
-from support.forked_coordinators import ForkedCoordinator
 from support.task_checks import violations
 
 Gather = Callable[..., list[ScriptedClient]]
@@ -33,7 +32,7 @@ LARGE = {
 def test_a_coordinator_killed_anywhere_goes_on_where_it_was(
     name: str, hit: int, store_url: str, tmp_path: Path, gather: Gather
 ) -> None:
-    coordinator = ForkedCoordinator(tmp_path, store_url=store_url)
+    coordinator = Coordinator(tmp_path, store_url=store_url)
     coordinator.environment = {"QIDPFL_FAILPOINT": f"{name}:{hit}"}
     with coordinator.start(), ThreadPoolExecutor(CLIENTS) as threads:
         clients = gather(coordinator, **(LARGE if name == "upload.mid_body" else {}))
@@ -97,11 +96,11 @@ def gather() -> Iterator[Gather]:
         yield gathered
 
 
-def broken(state_dir: Path, sabotage: Callable[[], None]) -> ForkedCoordinator:
-    return ForkedCoordinator(state_dir, sabotage=sabotage).start()
+def broken(state_dir: Path, sabotage: Callable[[], None]) -> Coordinator:
+    return Coordinator(state_dir, sabotage=sabotage).start()
 
 
-def repaired(coordinator: ForkedCoordinator) -> None:
+def repaired(coordinator: Coordinator) -> None:
     coordinator.sabotage = None
     coordinator.start()
 

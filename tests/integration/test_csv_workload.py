@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.commands import server_command
 from support.coordinators import NO_TIMEOUTS, running
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -20,11 +21,9 @@ OVERRIDES = {
 def test_a_csv_file_becomes_a_task_and_is_learnt(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with running(state, arguments=("--workload", f"{EXAMPLES / 'csv_workload.py'}:Cells")) as coordinator:
-        create = [sys.executable, "-m", "qidpfl_server", "tasks", "create", "cells", "--state-dir", str(state)]
-        create += ["--preset", "digits", "--workload", f"{EXAMPLES / 'csv_workload.py'}:Cells"]
-        made = subprocess.run(
-            [*create, "--overrides", json.dumps(OVERRIDES)], capture_output=True, text=True, timeout=120
-        )
+        create = ["tasks", "create", "cells", "--state-dir", str(state), "--preset", "digits"]
+        create += ["--workload", f"{EXAMPLES / 'csv_workload.py'}:Cells"]
+        made = server_command(*create, "--overrides", json.dumps(OVERRIDES))
         assert made.returncode == 0, made.stderr
         task_id, code = made.stdout.split()
         command = [sys.executable, "-m", "qidpfl_client", "fleet", "--server", coordinator.url, "--code", code]

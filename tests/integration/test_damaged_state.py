@@ -25,19 +25,15 @@ from qidpfl_server.service.notifications import ChangeNotifier
 from qidpfl_server.service.scheduler import Scheduler
 from qidpfl_server.service.tasks import task_spec
 from qidpfl_server.settings import Settings
+from support.commands import server_command
 from support.coordinators import Coordinator, ScriptedClient, move_deadline, running
 
 SPEC = task_spec("digits", {})
 
 
-def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "qidpfl_server", *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=120)
-
-
 def refused_start(state: Path) -> str:
     """The last line of a coordinator that does not start."""
-    done = command("serve", "--port", "0", "--state-dir", state)
+    done = server_command("serve", "--port", "0", "--state-dir", state)
     assert done.returncode == 1, done.stderr
     return done.stderr.splitlines()[-1]
 
@@ -194,7 +190,7 @@ def test_a_coordinator_without_its_blob_folder_does_not_start_and_goes_on_once_i
 
     shutil.rmtree(state / "blobs")
     (state / "away").rename(state / "blobs")
-    done = command("serve", "--port", "0", "--exit-when-finished", "--state-dir", state)
+    done = server_command("serve", "--port", "0", "--exit-when-finished", "--state-dir", state)
     assert done.returncode == 0, done.stderr
     assert shown(state, "bad") == ("finished", "horizon_reached")
 
@@ -202,7 +198,7 @@ def test_a_coordinator_without_its_blob_folder_does_not_start_and_goes_on_once_i
 def test_no_command_ends_a_task_or_makes_a_folder_because_the_blob_folder_is_away(state: Path) -> None:
     (state / "blobs").rename(state / "away")
     for words in (("tasks", "stop", "bad"), ("tasks", "create", "new", "--preset", "digits"), ("audit",)):
-        done = command(*words, "--state-dir", state)
+        done = server_command(*words, "--state-dir", state)
         assert (done.returncode, done.stdout) == (1, "")
         assert len(done.stderr.splitlines()) == 1 and "models and updates" in done.stderr
     assert shown(state, "bad") == ("training", None)
@@ -214,7 +210,7 @@ def test_the_reason_of_a_task_that_lost_an_update_names_no_folder(state: Path) -
     (digest,) = database.execute("select digest from updates limit 1").fetchone()
     database.close()
     (state / "blobs" / "objects" / digest).unlink()
-    assert command("tasks", "stop", "bad", "--state-dir", state).returncode == 0
+    assert server_command("tasks", "stop", "bad", "--state-dir", state).returncode == 0
     assert shown(state, "bad") == ("failed", f"state_damaged: blob {digest} is missing from the blob folder")
 
 

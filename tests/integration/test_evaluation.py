@@ -30,9 +30,9 @@ from qidpfl_shared.workloads.loading import load_workload
 from qidpfl_shared.workloads.networks import layout_of
 from qidpfl_shared.workloads.records import Records, bounded
 from qidpfl_shared.workloads.workload import UnknownWorkload
+from support.commands import server_command
 from support.coordinators import ScriptedClient, running
 
-TESTS = Path(__file__).parent.parent
 DATA = Path(os.environ["QIDPFL_DATA_DIR"]) if os.environ.get("QIDPFL_DATA_DIR") else None
 needs_data = pytest.mark.skipif(DATA is None, reason="QIDPFL_DATA_DIR names no folder of data sets")
 SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 60.0, "deliver_s": 60.0}}
@@ -270,18 +270,13 @@ def test_a_workload_that_fails_is_said_once_and_harms_nobody(name: str, reason: 
 
 def test_a_task_of_ones_own_workload_is_created_evaluated_and_exported(tmp_path: Path) -> None:
     where = ["--state-dir", str(tmp_path / "state")]
-    command = [sys.executable, "-m", "qidpfl_server", "tasks", "create", "mine", "--preset", "digits", *where]
+    command = ["tasks", "create", "mine", "--preset", "digits", *where]
     overrides = ["--overrides", json.dumps(SHORT | {"workload": {"partition": None}})]
-    made = subprocess.run(
-        [*command, "--workload", "support.custom_workload:Plane", *overrides], capture_output=True, text=True, cwd=TESTS
-    )
+    made = server_command(*command, "--workload", "support.custom_workload:Plane", *overrides)
     assert made.returncode == 0, made.stderr
     assert made.stderr == "note: serve --workload support.custom_workload:Plane evaluates its rounds\n"
     task_id, code = made.stdout.split()
-    environment = {"PYTHONPATH": str(TESTS)}
-    with running(
-        tmp_path / "state", arguments=("--workload", "support.custom_workload:Plane"), environment=environment
-    ) as coordinator:
+    with running(tmp_path / "state", arguments=("--workload", "support.custom_workload:Plane")) as coordinator:
         clients = [
             ScriptedClient(coordinator.url, task_id, code, f"the-key-of-client-{n}", labels=(55, 55)) for n in range(3)
         ]
@@ -303,21 +298,7 @@ def test_a_task_of_ones_own_workload_is_created_evaluated_and_exported(tmp_path:
 
 def test_a_workload_that_cannot_be_found_ends_serve_and_create_with_one_line(tmp_path: Path) -> None:
     for words in (("serve", "--port", "0"), ("tasks", "create", "x", "--preset", "digits")):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "qidpfl_server",
-                *words,
-                "--workload",
-                "nowhere:Class",
-                "--state-dir",
-                tmp_path / "s",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        done = server_command(*words, "--workload", "nowhere:Class", "--state-dir", tmp_path / "s")
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr.startswith("qidpfl-server: module 'nowhere' cannot be imported: ")
         assert len(done.stderr.splitlines()) == 1

@@ -24,8 +24,7 @@ from qidpfl_client.journal.journal import Journal
 from qidpfl_client.journal.ledger import read_ledger
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.protocol.messages import RoundResult, SpendState, TaskState
-from support.coordinators import NO_TIMEOUTS
-from support.forked_coordinators import ForkedCoordinator
+from support.coordinators import NO_TIMEOUTS, Coordinator
 
 LOCAL = {"learning_rate": 0.1, "epochs": 1, "batch_size": 16}
 STEP_ONE = {"learning_rate": 1.0, "momentum": 0.0}
@@ -34,8 +33,8 @@ WORKERS = 3
 
 
 @pytest.fixture(scope="module")
-def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCoordinator]:
-    with ForkedCoordinator(tmp_path_factory.mktemp("coordinator")) as live:
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+    with Coordinator(tmp_path_factory.mktemp("coordinator")) as live:
         yield live
 
 
@@ -60,7 +59,7 @@ def journals_of(folder: Path) -> list[Path]:
     ids=["gradient_once", "noisy_epochs", "update_clip", "bolt_on", "paper_literal", "without noise"],
 )
 def test_every_mechanism_is_played_to_the_end_and_stands_in_the_ledger_as_what_it_is(
-    coordinator: ForkedCoordinator, tmp_path: Path, overrides: dict[str, Any] | None, label: str, proven: bool
+    coordinator: Coordinator, tmp_path: Path, overrides: dict[str, Any] | None, label: str, proven: bool
 ) -> None:
     changes: dict[str, Any] = {"game": {"horizon": 2}, "selection": {"rule": "all"}}
     if overrides is None:
@@ -126,7 +125,7 @@ class RealFleet:
 
 
 def test_a_fleet_of_all_kinds_goes_on_after_a_stop_and_a_kill_and_its_cheats_are_found_out(
-    coordinator: ForkedCoordinator, tmp_path: Path
+    coordinator: Coordinator, tmp_path: Path
 ) -> None:
     # Drop-outs are waited for: long enough for a slow machine, short enough for a test.
     rounds = {"declare_s": 12.0, "deliver_s": 2.0, "quiet_s": 600.0, "enrolment_window_s": 600.0, "max_attempts": 20}
@@ -164,7 +163,7 @@ def test_a_fleet_of_all_kinds_goes_on_after_a_stop_and_a_kill_and_its_cheats_are
     )
 
 
-def check_results(coordinator: ForkedCoordinator, task_id: str) -> None:
+def check_results(coordinator: Coordinator, task_id: str) -> None:
     """Who adds too much noise is rejected, who replays is never taken a second time, and nobody else is accused."""
     roles = assign(clients=MEMBERS, shares=SHARES, seed=1)
     results = [
@@ -181,7 +180,7 @@ def check_results(coordinator: ForkedCoordinator, task_id: str) -> None:
     assert max(replayers.values()) <= 2
 
 
-def rounds_of(coordinator: ForkedCoordinator, task_id: str) -> list[RoundResult]:
+def rounds_of(coordinator: Coordinator, task_id: str) -> list[RoundResult]:
     token = (coordinator.state_dir / "admin.token").read_text().strip()
     with connect(coordinator.url) as http:
         admin = AdminApi(http, token=token)
@@ -189,7 +188,7 @@ def rounds_of(coordinator: ForkedCoordinator, task_id: str) -> list[RoundResult]
         return list(admin.rounds(task_id))
 
 
-def check_journals(coordinator: ForkedCoordinator, task_id: str, folder: Path) -> None:
+def check_journals(coordinator: Coordinator, task_id: str, folder: Path) -> None:
     """Every member has charged at least what the coordinator has seen, and knows what it was paid."""
     with httpx.Client(base_url=coordinator.url, timeout=60) as http:
         for path in journals_of(folder):
@@ -211,7 +210,7 @@ def check_journals(coordinator: ForkedCoordinator, task_id: str, folder: Path) -
 def final_model(folder: Path, *, workers: int, options: Sequence[str], **changes: Any) -> tuple[str, list[float]]:
     """The digest of the last model of a fleet on a coordinator of its own, and the members' privacy values."""
     rounds = NO_TIMEOUTS | {"expected_clients": 6, "min_clients": 6, "min_updates": 6}
-    with ForkedCoordinator(folder / "coordinator") as live:
+    with Coordinator(folder / "coordinator") as live:
         task_id, code = live.create_task(
             "again", game={"horizon": 3}, selection={"rule": "all"}, rounds=rounds, **changes
         )

@@ -1,24 +1,22 @@
 """What the network, the machine and the disk may do to a coordinator, and how it gets over it."""
 
 import http.client
-import json
 import os
-import queue
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from support.commands import server_command
 from support.coordinators import Coordinator, ScriptedClient, connected, digest_header, running, until_closed
 
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
@@ -122,26 +120,9 @@ def test_two_hundred_kilobytes_of_header_are_refused(coordinator: Coordinator, r
     assert httpx.get(f"{coordinator.url}/healthz", timeout=60).status_code == 200
 
 
-class Overheard(Coordinator):
-    """A coordinator whose log is kept."""
-
-    def _drain(self) -> None:
-        self.log: queue.Queue[str] = queue.Queue()
-        assert self.process is not None and self.process.stderr is not None
-        threading.Thread(target=_keep, args=[self.process.stderr, self.log], daemon=True).start()
-
-
-def _keep(stream: IO[str], log: "queue.Queue[str]") -> None:
-    with stream:
-        for line in stream:
-            log.put(line)
-
-
 @pytest.mark.parametrize(("trusted", "seen"), [("", "127.0.0.1"), ("127.0.0.1", "203.0.113.7")])
 def test_forwarded_headers_are_trusted_only_from_a_configured_proxy(tmp_path: Path, trusted: str, seen: str) -> None:
-    live = Overheard(tmp_path, environment={"QIDPFL_FORWARDED_ALLOW_IPS": trusted})
-    live.start()
-    try:
+    with running(tmp_path, environment={"QIDPFL_FORWARDED_ALLOW_IPS": trusted}) as live:
         task_id, code = live.create_task()
         with closing(sqlite3.connect(tmp_path / "coordinator.db", isolation_level=None)) as holder:
             holder.execute("BEGIN IMMEDIATE")
@@ -149,11 +130,8 @@ def test_forwarded_headers_are_trusted_only_from_a_configured_proxy(tmp_path: Pa
             body = {"enrolment_code": code, "enrolment_key": "key-behind-a-proxy"}
             url, headers = f"{live.url}/v1/tasks/{task_id}/clients", {"X-Forwarded-For": "203.0.113.7"}
             assert httpx.post(url, json=body, headers=headers, timeout=60).status_code == 503
-        while '"request_failed"' not in (line := live.log.get(timeout=60)):
-            pass
-        assert json.loads(line)["client"] == seen
-    finally:
-        live.stop()
+        (failed,) = [event for event in live.log if event["event"] == "request_failed"]
+        assert failed["client"] == seen
 
 
 # --- stopping --------------------------------------------------------------------------------------------------------
@@ -190,8 +168,7 @@ def _until_waiting(live: Coordinator, count: int) -> None:
 
 
 def test_a_second_coordinator_on_the_same_store_ends_with_one_line(coordinator: Coordinator) -> None:
-    command = [sys.executable, "-m", "qidpfl_server", "serve", "--port", "0", "--state-dir", str(coordinator.state_dir)]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    second = server_command("serve", "--port", "0", "--state-dir", coordinator.state_dir)
     assert second.returncode == 1
     assert len(second.stderr.splitlines()) == 1
     assert "another coordinator" in second.stderr
@@ -280,8 +257,7 @@ def test_a_flipped_bit_is_named_and_never_served(tmp_path: Path) -> None:
             assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
             assert answer.headers["Content-Type"] == "application/problem+json"
         assert clients[0].http.get("/models/0").status_code == 200
-        command = [sys.executable, "-m", "qidpfl_server", "audit", "--state-dir", str(tmp_path)]
-        audit = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        audit = server_command("audit", "--state-dir", tmp_path)
         assert audit.returncode == 1
         assert digest in audit.stdout
         assert update in audit.stdout

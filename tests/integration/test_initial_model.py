@@ -4,7 +4,6 @@ import hashlib
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from qidpfl_server.ops.model_files import read_model_file
 from qidpfl_server.service.tasks import task_spec
 from qidpfl_shared.failpoints import MODEL_FAILPOINTS
 from qidpfl_shared.protocol.presets import preset
+from support.commands import server_command
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, digest_header, play_to_the_end, running
-from support.forked_coordinators import ForkedCoordinator
 
 SHORT: dict[str, Any] = {"game": {"horizon": 2}, "rounds": NO_TIMEOUTS | {"expected_clients": 3}}
 
@@ -138,7 +137,7 @@ def test_a_task_that_is_not_there_takes_no_model(coordinator: Coordinator) -> No
 def test_a_coordinator_killed_while_it_takes_a_model_has_the_old_one_or_the_new_one(
     place: str, store_url: str, tmp_path: Path
 ) -> None:
-    coordinator = ForkedCoordinator(tmp_path, store_url=store_url)
+    coordinator = Coordinator(tmp_path, store_url=store_url)
     coordinator.environment = {"QIDPFL_FAILPOINT": place}
     with coordinator.start():
         task_id, code = coordinator.create_task("killed", **SHORT)
@@ -159,9 +158,7 @@ def test_a_coordinator_killed_while_it_takes_a_model_has_the_old_one_or_the_new_
 
 
 def create(state: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "qidpfl_server", "tasks", "create", "filed", "--preset", "digits"]
-    where = ["--state-dir", str(state)]
-    return subprocess.run([*command, *map(str, arguments), *where], capture_output=True, text=True, timeout=120)
+    return server_command("tasks", "create", "filed", "--preset", "digits", *arguments, "--state-dir", state)
 
 
 def model_file(folder: Path, kind: str, **tensors: Any) -> Path:

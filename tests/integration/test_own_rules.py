@@ -3,8 +3,6 @@
 import json
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,8 @@ from qidpfl_server.audit import Report, audit
 from qidpfl_server.ops.open_store import opened_store
 from qidpfl_server.plugins.rules import load_rules
 from qidpfl_server.settings import Settings
-from support.coordinators import NO_TIMEOUTS, ScriptedClient, play_to_the_end
-from support.forked_coordinators import ForkedCoordinator
+from support.commands import server_command
+from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, play_to_the_end
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_rules.py"
 # Sizes and labels: near and small, near and large, near, far and largest of all.
@@ -44,7 +42,7 @@ def short(overrides: dict[str, Any], clients: int = 3, horizon: int = 3) -> dict
     return {"selection": {"rule": "all"}} | overrides | {"rounds": rounds, "game": game}
 
 
-def members(coordinator: ForkedCoordinator, name: str, overrides: dict[str, Any]) -> list[ScriptedClient]:
+def members(coordinator: Coordinator, name: str, overrides: dict[str, Any]) -> list[ScriptedClient]:
     """The clients of a new task, one for each of the holdings it expects."""
     task_id, code = coordinator.create_task(name, **overrides)
     return [
@@ -60,16 +58,16 @@ def gathered(clients: list[ScriptedClient]) -> list[int]:
     return [client.profile().status_code for client in clients]
 
 
-def read(coordinator: ForkedCoordinator, path: str) -> Any:
+def read(coordinator: Coordinator, path: str) -> Any:
     with coordinator.admin as http:
         return http.get(f"/v1/tasks{path}").raise_for_status().json()
 
 
-def rounds_of(coordinator: ForkedCoordinator, task_id: str, count: int) -> list[dict[str, Any]]:
+def rounds_of(coordinator: Coordinator, task_id: str, count: int) -> list[dict[str, Any]]:
     return [read(coordinator, f"/{task_id}/rounds/{number}") for number in range(1, count + 1)]
 
 
-def play_on(coordinator: ForkedCoordinator, clients: list[ScriptedClient]) -> None:
+def play_on(coordinator: Coordinator, clients: list[ScriptedClient]) -> None:
     """Let them go on where a coordinator listens now, until the task has ended."""
     for client in clients:
         client.http.base_url = f"{coordinator.url}/v1/tasks/{client.task_id}"
@@ -81,19 +79,14 @@ def audited(folder: Path, *rules: Path) -> Report:
         return audit(store, load_rules(rules))
 
 
-def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "qidpfl_server", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120)
-
-
 # --- the example -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCoordinator]:
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
     """A coordinator with two finished tasks of the same clients: selection by the example, pay by it or optimal."""
     folder = tmp_path_factory.mktemp("own-rules")
-    with ForkedCoordinator(folder, arguments=("--rules", str(EXAMPLE))) as coordinator:
+    with Coordinator(folder, arguments=("--rules", str(EXAMPLE))) as coordinator:
         for name, overrides in (
             ("own", own(policy="own_rules", rule="own_rules")),
             ("optimal", own(rule="own_rules")),
@@ -102,14 +95,14 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCoordinat
         yield coordinator
 
 
-def test_the_example_keeps_the_larger_half_of_the_near_clients(played: ForkedCoordinator) -> None:
+def test_the_example_keeps_the_larger_half_of_the_near_clients(played: Coordinator) -> None:
     for task in read(played, ""):
         assert (task["state"], task["settled_rounds"]) == ("finished", 3)
         roster = read(played, f"/{task['task_id']}/clients")
         assert {client["size"] for client in roster if client["state"] == "selected"} == {250, 300}
 
 
-def test_the_example_pays_for_what_accuracy_lacks(played: ForkedCoordinator) -> None:
+def test_the_example_pays_for_what_accuracy_lacks(played: Coordinator) -> None:
     own_rounds, optimal = (
         rounds_of(played, task["task_id"], 3)
         for task in sorted(read(played, ""), key=lambda task: task["name"], reverse=True)
@@ -121,12 +114,12 @@ def test_the_example_pays_for_what_accuracy_lacks(played: ForkedCoordinator) -> 
         best = max(best, held["accuracy"])
 
 
-def test_the_audit_asks_the_rules_again_where_it_has_them(played: ForkedCoordinator) -> None:
+def test_the_audit_asks_the_rules_again_where_it_has_them(played: Coordinator) -> None:
     report = audited(played.state_dir, EXAMPLE)
     assert (report.violations, report.not_checkable) == ([], [])
 
 
-def test_the_audit_checks_all_the_rest_without_the_rules(played: ForkedCoordinator) -> None:
+def test_the_audit_checks_all_the_rest_without_the_rules(played: Coordinator) -> None:
     with_rules, report = audited(played.state_dir, EXAMPLE), audited(played.state_dir)
     assert report.violations == []
     reason = "rules own_rules are not loaded: --rules own_rules.py is needed"
@@ -167,7 +160,7 @@ MANIPULATIONS = {
 
 
 @pytest.mark.parametrize("name", MANIPULATIONS)
-def test_a_manipulation_under_own_rules_is_found(name: str, played: ForkedCoordinator, tmp_path: Path) -> None:
+def test_a_manipulation_under_own_rules_is_found(name: str, played: Coordinator, tmp_path: Path) -> None:
     statement, finding, found_without = MANIPULATIONS[name]
     shutil.copytree(played.state_dir, tmp_path / "state")
     with sqlite3.connect(tmp_path / "state" / "coordinator.db") as database:
@@ -178,10 +171,10 @@ def test_a_manipulation_under_own_rules_is_found(name: str, played: ForkedCoordi
     assert any(finding in violation for violation in without.violations) is found_without
 
 
-def test_the_audit_command_takes_the_rules(played: ForkedCoordinator) -> None:
-    done = command("audit", "--state-dir", played.state_dir, "--rules", EXAMPLE)
+def test_the_audit_command_takes_the_rules(played: Coordinator) -> None:
+    done = server_command("audit", "--state-dir", played.state_dir, "--rules", EXAMPLE)
     assert done.returncode == 0 and "not checkable" not in done.stdout
-    done = command("audit", "--state-dir", played.state_dir)
+    done = server_command("audit", "--state-dir", played.state_dir)
     assert done.returncode == 0 and done.stdout.count("not checkable") == 3
 
 
@@ -189,17 +182,17 @@ def test_the_audit_command_takes_the_rules(played: ForkedCoordinator) -> None:
 
 
 @pytest.fixture(scope="module")
-def lenient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCoordinator]:
+def lenient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
     """A coordinator with rules that fail, each in a file of its own, and one that wishes more than anybody has."""
     folder = tmp_path_factory.mktemp("failing")
     for name, text in (FAILING | {"lavish": "def reward(question):\n    return 1e12\n"}).items():
         (folder / f"{name}.py").write_text(text)
     arguments = [part for path in sorted(folder.glob("*.py")) for part in ("--rules", str(path))]
-    with ForkedCoordinator(folder / "state", arguments=tuple(arguments)) as coordinator:
+    with Coordinator(folder / "state", arguments=tuple(arguments)) as coordinator:
         yield coordinator
 
 
-def test_no_rule_pays_more_than_the_task_may(lenient: ForkedCoordinator) -> None:
+def test_no_rule_pays_more_than_the_task_may(lenient: Coordinator) -> None:
     bounds = {"reward_max_micro": 4_000_000, "reward_total_micro": 9_000_000}
     clients = members(lenient, "lavish", short(own(policy="lavish")) | {"bounds": bounds})
     play_to_the_end(clients)
@@ -219,7 +212,7 @@ def test_no_rule_pays_more_than_the_task_may(lenient: ForkedCoordinator) -> None
         ("leaving", "select() raised SystemExit"),
     ],
 )
-def test_a_rule_that_fails_ends_its_task_and_nothing_else(lenient: ForkedCoordinator, name: str, detail: str) -> None:
+def test_a_rule_that_fails_ends_its_task_and_nothing_else(lenient: Coordinator, name: str, detail: str) -> None:
     function = "policy" if "reward" in FAILING[name] else "rule"
     clients = members(lenient, name, short(own(**{function: name})))
     assert gathered(clients) == [204, 204, 204]
@@ -228,7 +221,7 @@ def test_a_rule_that_fails_ends_its_task_and_nothing_else(lenient: ForkedCoordin
     assert "0 violated" in lenient.audit()
 
 
-def test_what_was_paid_before_a_rule_failed_stays_paid(lenient: ForkedCoordinator) -> None:
+def test_what_was_paid_before_a_rule_failed_stays_paid(lenient: Coordinator) -> None:
     clients = members(lenient, "late", short(own(policy="late")))
     play_to_the_end(clients)
     task = read(lenient, f"/{clients[0].task_id}")
@@ -242,7 +235,7 @@ def test_what_was_paid_before_a_rule_failed_stays_paid(lenient: ForkedCoordinato
 
 def test_a_task_cannot_name_rules_that_are_not_loaded(tmp_path: Path) -> None:
     overrides = short(own(policy="own_rules"))
-    with ForkedCoordinator(tmp_path) as coordinator, coordinator.admin as http:
+    with Coordinator(tmp_path) as coordinator, coordinator.admin as http:
         body = {"name": "mine", "preset": "digits", "overrides": overrides}
         answer = http.post("/v1/tasks", json=body)
         assert (answer.status_code, answer.json()["code"]) == (422, "rules_not_loaded")
@@ -253,25 +246,25 @@ def test_a_task_cannot_name_rules_that_are_not_loaded(tmp_path: Path) -> None:
 def test_the_commands_need_the_rules_as_serve_does(tmp_path: Path) -> None:
     changes = '{"game": {"policy": "own", "own_rules": "own_rules"}}'
     arguments = ("tasks", "create", "mine", "--preset", "digits", "--overrides", changes, "--state-dir", tmp_path)
-    refused = command(*arguments)
+    refused = server_command(*arguments)
     assert refused.returncode == 1
     assert refused.stderr == (
         "qidpfl-server: rules_not_loaded: rules own_rules are not loaded: --rules own_rules.py is needed\n"
     )
-    made = command(*arguments, "--rules", EXAMPLE)
+    made = server_command(*arguments, "--rules", EXAMPLE)
     assert made.returncode == 0 and f"note: serve --rules {EXAMPLE} runs it" in made.stderr
-    assert "--rules own_rules.py is needed" in command("tasks", "start", "mine", "--state-dir", tmp_path).stderr
-    start = command("tasks", "start", "mine", "--state-dir", tmp_path, "--rules", EXAMPLE)
+    assert "--rules own_rules.py is needed" in server_command("tasks", "start", "mine", "--state-dir", tmp_path).stderr
+    start = server_command("tasks", "start", "mine", "--state-dir", tmp_path, "--rules", EXAMPLE)
     assert "0 clients have a profile" in start.stderr
-    assert command("tasks", "stop", "mine", "--state-dir", tmp_path).returncode == 0
+    assert server_command("tasks", "stop", "mine", "--state-dir", tmp_path).returncode == 0
 
 
 def test_serve_does_not_start_without_the_rules_of_a_living_task(tmp_path: Path) -> None:
-    with ForkedCoordinator(tmp_path, arguments=("--rules", str(EXAMPLE))) as coordinator:
+    with Coordinator(tmp_path, arguments=("--rules", str(EXAMPLE))) as coordinator:
         clients = members(coordinator, "mine", short(own(policy="own_rules")))
         assert gathered(clients) == [204, 204, 204]
         coordinator.stop()
-        refused = command("serve", "--port", "0", "--state-dir", tmp_path)
+        refused = server_command("serve", "--port", "0", "--state-dir", tmp_path)
         assert refused.returncode == 1
         line = refused.stderr.splitlines()[-1]
         assert line.startswith("qidpfl-server: task mine is training by rules of your own") and "own_rules.py" in line
@@ -286,9 +279,9 @@ def test_a_coordinator_leaves_a_task_alone_whose_rules_it_lacks(tmp_path: Path) 
     """Another command, or another coordinator on the same store, may have made it."""
     overrides, state = tmp_path / "overrides.json", tmp_path / "state"
     overrides.write_text(json.dumps(short(own(policy="own_rules"), horizon=1)))
-    with ForkedCoordinator(state) as coordinator:
+    with Coordinator(state) as coordinator:
         create = ("tasks", "create", "mine", "--preset", "digits", "--overrides", f"@{overrides}", "--rules", EXAMPLE)
-        task_id, code = command(*create, "--state-dir", state).stdout.split()
+        task_id, code = server_command(*create, "--state-dir", state).stdout.split()
         clients = [ScriptedClient(coordinator.url, task_id, code, f"key-of-client-{n:05d}") for n in range(3)]
         assert gathered(clients) == [204, 204, 204]
         with coordinator.admin as http:

@@ -15,7 +15,6 @@ from sqlalchemy import NullPool, create_engine, make_url, text
 
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
 from support.failing_steps import stop_holding_the_round
-from support.forked_coordinators import ForkedCoordinator
 from support.task_checks import violations
 
 HORIZON = 3
@@ -40,9 +39,9 @@ def clients_of(first: Coordinator, *others: Coordinator) -> Iterator[list[Script
         yield clients
 
 
-def wait_until_stopped(coordinator: ForkedCoordinator) -> None:
-    assert coordinator.child is not None
-    status = Path(f"/proc/{coordinator.child.pid}/stat")
+def wait_until_stopped(coordinator: Coordinator) -> None:
+    assert coordinator.process is not None
+    status = Path(f"/proc/{coordinator.process.pid}/stat")
     deadline = time.monotonic() + PATIENCE_S
     while status.read_text().rpartition(")")[2].split()[0] != "T":
         assert time.monotonic() < deadline, "the coordinator was never stopped"
@@ -53,17 +52,17 @@ def test_a_coordinator_that_is_stopped_holding_a_round_hinders_nobody_and_does_n
     postgres_url: str, tmp_path: Path
 ) -> None:
     blobs = tmp_path / "blobs"
-    first = ForkedCoordinator(tmp_path / "a", store_url=postgres_url, blob_dir=blobs, sabotage=stop_holding_the_round)
-    second = ForkedCoordinator(tmp_path / "b", store_url=postgres_url, blob_dir=blobs)
+    first = Coordinator(tmp_path / "a", store_url=postgres_url, blob_dir=blobs, sabotage=stop_holding_the_round)
+    second = Coordinator(tmp_path / "b", store_url=postgres_url, blob_dir=blobs)
     with first.start(), second.start(), clients_of(first, second) as clients, ThreadPoolExecutor(CLIENTS) as threads:
-        assert first.child is not None and first.child.pid is not None
+        assert first.process is not None
         try:
             runs = [threads.submit(client.run, patience_s=PATIENCE_S) for client in clients]
             wait_until_stopped(first)
             assert [run.result()["task_state"] for run in runs] == ["finished"] * CLIENTS
             assert violations(second, clients[0].task_id, clients) == []
         finally:
-            os.kill(first.child.pid, signal.SIGCONT)
+            os.kill(first.process.pid, signal.SIGCONT)
         answer = httpx.get(f"{first.url}/readyz", timeout=60)
         assert answer.status_code == 200
         for coordinator in (first, second):
@@ -75,7 +74,7 @@ def test_a_database_that_is_restarted_under_a_task_loses_nothing_and_is_found_ag
     way: str, postgres_url: str, tmp_path: Path
 ) -> None:
     with (
-        ForkedCoordinator(tmp_path, store_url=postgres_url) as coordinator,
+        Coordinator(tmp_path, store_url=postgres_url) as coordinator,
         clients_of(coordinator) as clients,
         ThreadPoolExecutor(CLIENTS) as threads,
     ):
@@ -86,7 +85,7 @@ def test_a_database_that_is_restarted_under_a_task_loses_nothing_and_is_found_ag
                 time.sleep(0.005)
             restart(postgres_url, way)
         assert [run.result()["task_state"] for run in runs] == ["finished"] * CLIENTS
-        assert coordinator.child is not None and coordinator.child.is_alive()
+        assert coordinator.process is not None and coordinator.process.poll() is None
         assert violations(coordinator, clients[0].task_id, clients) == []
 
 

@@ -2,9 +2,6 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -21,6 +18,7 @@ from qidpfl_server.service.tasks import task_spec
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.transaction import Transaction
 from qidpfl_shared.protocol.messages import TaskState
+from support.commands import server_command
 from support.coordinators import Coordinator, ScriptedClient, running
 
 SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 20.0, "deliver_s": 20.0}}
@@ -28,8 +26,9 @@ DIGITS = ("--preset", "digits", "--overrides", json.dumps(SHORT), "--exit-when-f
 
 
 def command(*arguments: str | Path) -> str:
-    done = [sys.executable, "-m", "qidpfl_server", *map(str, arguments)]
-    return subprocess.run(done, capture_output=True, text=True, check=True, timeout=120).stdout
+    done = server_command(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def play(coordinator: Coordinator, code: str) -> None:
@@ -135,9 +134,7 @@ def test_a_code_folder_holds_the_code_alone_and_is_part_of_a_backup(tmp_path: Pa
         assert (codes / "digits.code").stat().st_mode & 0o777 == 0o600
         assert not list(state.glob("*.code"))
     where = ("--state-dir", str(state), "--out", str(tmp_path / "copy"))
-    backup = [sys.executable, "-m", "qidpfl_server", "backup", *where]
-    environment = os.environ | {"QIDPFL_CODE_DIR": str(codes)}
-    subprocess.run(backup, env=environment, check=True, capture_output=True, timeout=120)
+    assert server_command("backup", *where, QIDPFL_CODE_DIR=str(codes)).returncode == 0
     assert (tmp_path / "copy" / "digits.code").read_text() == (codes / "digits.code").read_text()
 
 

@@ -22,8 +22,7 @@ from qidpfl_server.store import blobs
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
-from support.coordinators import NO_TIMEOUTS, ScriptedClient
-from support.forked_coordinators import ForkedCoordinator
+from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
 
 Result = TypeVar("Result")
 HORIZON = 5
@@ -33,7 +32,7 @@ HOUR_S = 3600.0
 
 
 @contextmanager
-def store_of(coordinator: ForkedCoordinator) -> Iterator[Store]:
+def store_of(coordinator: Coordinator) -> Iterator[Store]:
     where = Settings(
         state_dir=coordinator.state_dir, store_url=coordinator.store_url, blob_dir=coordinator.state_dir / "blobs"
     )
@@ -41,7 +40,7 @@ def store_of(coordinator: ForkedCoordinator) -> Iterator[Store]:
         yield store
 
 
-def gathered(coordinator: ForkedCoordinator) -> list[ScriptedClient]:
+def gathered(coordinator: Coordinator) -> list[ScriptedClient]:
     """The clients of a task that keeps its last two rounds; the first round is open."""
     rounds = NO_TIMEOUTS | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
     retention = {"last_rounds": KEPT}
@@ -73,7 +72,7 @@ def names(folder: Path) -> set[str]:
 
 
 def test_a_live_task_is_swept_after_every_round_and_goes_on(store_url: str, tmp_path: Path) -> None:
-    with ForkedCoordinator(tmp_path, store_url=store_url) as coordinator, store_of(coordinator) as store:
+    with Coordinator(tmp_path, store_url=store_url) as coordinator, store_of(coordinator) as store:
         clients = gathered(coordinator)
         removed = []
         for _ in range(HORIZON):
@@ -101,7 +100,7 @@ def test_a_live_task_is_swept_after_every_round_and_goes_on(store_url: str, tmp_
 
 
 def test_what_was_needed_an_hour_ago_stays_however_old_it_is(tmp_path: Path) -> None:
-    with ForkedCoordinator(tmp_path) as coordinator, store_of(coordinator) as store:
+    with Coordinator(tmp_path) as coordinator, store_of(coordinator) as store:
         clients = gathered(coordinator)
         for _ in range(HORIZON):
             play_round(clients)
@@ -119,7 +118,7 @@ def test_a_coordinator_sweeps_old_orphans_and_leaves_young_ones(tmp_path: Path) 
         arriving.write(b"more of me is on its way")
         for path in (tmp_path / "blobs" / "objects" / old, forgotten.path):
             os.utime(path, (time.time() - 2 * HOUR_S,) * 2)
-        with ForkedCoordinator(tmp_path) as coordinator:
+        with Coordinator(tmp_path) as coordinator:
             deadline = time.monotonic() + 60
             while (folder.has(old) or forgotten.path.exists()) and time.monotonic() < deadline:
                 time.sleep(0.05)
@@ -197,7 +196,7 @@ def test_a_model_that_was_swept_before_its_task_was_recorded_is_not_recorded(tmp
 
 def test_two_tasks_that_share_a_blob_keep_it_as_long_as_one_of_them_does(tmp_path: Path) -> None:
     """All tasks of a convex workload start from the same zeros."""
-    with ForkedCoordinator(tmp_path) as coordinator, store_of(coordinator) as store:
+    with Coordinator(tmp_path) as coordinator, store_of(coordinator) as store:
         clients = gathered(coordinator)
         shared = created(store, "another")
         for _ in range(KEPT + 1):

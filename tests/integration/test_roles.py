@@ -1,11 +1,8 @@
 """Who may do what, route by route; and that secrets stay secret."""
 
 import json
-import os
 import re
 import stat
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +22,7 @@ from qidpfl_server.settings import Settings
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.store import Store
+from support.commands import ServerProcess
 from support.coordinators import ScriptedClient, running
 
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
@@ -106,14 +104,8 @@ class Stage:
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     state_dir, log = tmp_path_factory.mktemp("roles"), tmp_path_factory.mktemp("log") / "log"
-    command = [sys.executable, "-m", "qidpfl_server", "serve", "--port", "0", "--state-dir", str(state_dir)]
-    with log.open("w") as written:
-        process = subprocess.Popen(
-            [*command, "--preset", "digits"],
-            stdout=written,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"QIDPFL_LOG_FORMAT": "json"},
-        )
+    arguments = ["serve", "--port", "0", "--state-dir", str(state_dir), "--preset", "digits"]
+    process = ServerProcess(arguments, environment={"QIDPFL_LOG_FORMAT": "json"}, stdout=log, stderr=log)
     try:
         yield _staged(_address(process, log), state_dir, log)
     finally:
@@ -121,9 +113,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         process.wait(timeout=60)
 
 
-def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+def _address(process: ServerProcess, log: Path) -> str:
     while process.poll() is None:
-        for line in log.read_text().splitlines():
+        for line in log.read_text().splitlines() if log.exists() else ():
             if '"listening"' in line:
                 return str(json.loads(line)["url"])
         time.sleep(0.05)

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
-from support.coordinators import NO_TIMEOUTS, ScriptedClient
-from support.forked_coordinators import ForkedCoordinator
+from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
 from support.task_checks import violations
 
 HORIZON = 3
@@ -21,19 +20,17 @@ PATIENCE_S = 150.0
 
 
 @pytest.fixture
-def pair(postgres_url: str, tmp_path: Path) -> Iterator[list[ForkedCoordinator]]:
+def pair(postgres_url: str, tmp_path: Path) -> Iterator[list[Coordinator]]:
     """Two coordinators that start at the same time on an empty database."""
-    coordinators = [
-        ForkedCoordinator(tmp_path / name, store_url=postgres_url, blob_dir=tmp_path / "blobs") for name in "ab"
-    ]
+    coordinators = [Coordinator(tmp_path / name, store_url=postgres_url, blob_dir=tmp_path / "blobs") for name in "ab"]
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(ForkedCoordinator.start, coordinators))
+        list(threads.map(Coordinator.start, coordinators))
     with coordinators[0], coordinators[1]:
         yield coordinators
 
 
 @pytest.fixture
-def clients(pair: list[ForkedCoordinator]) -> Iterator[list[ScriptedClient]]:
+def clients(pair: list[Coordinator]) -> Iterator[list[ScriptedClient]]:
     """Clients spread over both; whoever loses its coordinator goes to one that lives."""
     rounds = NO_TIMEOUTS | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
     task_id, code = pair[0].create_task(game={"horizon": HORIZON}, rounds=rounds)
@@ -53,7 +50,7 @@ def clients(pair: list[ForkedCoordinator]) -> Iterator[list[ScriptedClient]]:
 
 
 def test_two_coordinators_play_one_task_and_settle_each_round_once(
-    pair: list[ForkedCoordinator], clients: list[ScriptedClient]
+    pair: list[Coordinator], clients: list[ScriptedClient]
 ) -> None:
     with ThreadPoolExecutor(CLIENTS) as threads:
         runs = [threads.submit(client.run, patience_s=PATIENCE_S) for client in clients]
@@ -64,7 +61,7 @@ def test_two_coordinators_play_one_task_and_settle_each_round_once(
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_the_other_goes_on_when_one_is_killed_in_the_middle(
-    pair: list[ForkedCoordinator], clients: list[ScriptedClient], victim: int
+    pair: list[Coordinator], clients: list[ScriptedClient], victim: int
 ) -> None:
     with ThreadPoolExecutor(CLIENTS) as threads:
         runs = [threads.submit(client.run, patience_s=PATIENCE_S) for client in clients]
@@ -77,7 +74,7 @@ def test_the_other_goes_on_when_one_is_killed_in_the_middle(
 
 
 def test_both_go_on_when_their_database_connections_are_cut(
-    pair: list[ForkedCoordinator], clients: list[ScriptedClient], postgres_url: str
+    pair: list[Coordinator], clients: list[ScriptedClient], postgres_url: str
 ) -> None:
     url = make_url(postgres_url).set(drivername="postgresql+psycopg")
     engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
@@ -100,9 +97,9 @@ def test_both_go_on_when_their_database_connections_are_cut(
 def test_the_other_settles_when_one_dies_holding_the_round(postgres_url: str, tmp_path: Path, place: str) -> None:
     """All clients talk to the one that dies: it knows first that a round is complete."""
     blobs = tmp_path / "blobs"
-    first = ForkedCoordinator(tmp_path / "a", store_url=postgres_url, blob_dir=blobs)
+    first = Coordinator(tmp_path / "a", store_url=postgres_url, blob_dir=blobs)
     first.environment = {"QIDPFL_FAILPOINT": f"{place}:1"}
-    second = ForkedCoordinator(tmp_path / "b", store_url=postgres_url, blob_dir=blobs)
+    second = Coordinator(tmp_path / "b", store_url=postgres_url, blob_dir=blobs)
     with first.start(), second.start(), ExitStack() as connections, ThreadPoolExecutor(CLIENTS) as threads:
         rounds = NO_TIMEOUTS | {"expected_clients": 4, "min_clients": 4, "min_updates": 4}
         task_id, code = first.create_task(game={"horizon": HORIZON}, rounds=rounds)

@@ -3,11 +3,10 @@
 import base64
 import hashlib
 import json
-import os
+import shutil
 import socket
 import sqlite3
-import subprocess
-import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -15,11 +14,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
+
+from qidpfl_server.audit import audit
+from qidpfl_server.ops.open_store import opened_store
+from qidpfl_server.settings import Settings
+from support.commands import ServerProcess
+
+_START_TIMEOUT_S = 120.0
 
 # Rounds without timeouts: a round closes when all clients have answered, also on a slow machine.
 NO_TIMEOUTS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
@@ -27,41 +33,62 @@ NO_TIMEOUTS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolm
 
 @dataclass
 class Coordinator:
-    """A coordinator in a process of its own, on a free port."""
+    """A coordinator in a process of its own, on a free port; `sabotage` breaks it on purpose."""
 
     state_dir: Path
     store_url: str | None = None
     blob_dir: Path | None = None
     environment: dict[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
-    process: subprocess.Popen[str] | None = None
+    sabotage: Callable[[], None] | None = None
+    process: ServerProcess | None = None
     url: str = ""
 
+    def __post_init__(self) -> None:
+        self._logs = Path(tempfile.mkdtemp(prefix="qidpfl-logs-"))
+        weakref.finalize(self, shutil.rmtree, self._logs, ignore_errors=True)
+        self._starts = 0
+
     def start(self) -> "Coordinator":
-        command = [sys.executable, "-m", "qidpfl_server", "serve", "--port", "0", *self._where(), *self.arguments]
-        self.process = subprocess.Popen(
-            command,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"QIDPFL_LOG_FORMAT": "json"} | self.environment,
+        self._starts += 1
+        self.process = ServerProcess(
+            ["serve", "--port", "0", *self._where(), *self.arguments],
+            environment={"QIDPFL_LOG_FORMAT": "json"} | self.environment,
+            stdout=self._logs / f"stdout-{self._starts}.log",
+            stderr=self._log_file,
+            sabotage=self.sabotage,
         )
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if '"listening"' in line:
-                self.url = json.loads(line)["url"]
-                self._drain()
-                return self
-        raise RuntimeError(f"the coordinator ended with {self.process.wait()}")
+        self.url = self._wait_for_address()
+        return self
 
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait()
+        self.died_of()
 
     def stop(self) -> int:
         assert self.process is not None
         self.process.terminate()
-        return self.process.wait(timeout=30)
+        return self.process.wait()
+
+    def died_of(self) -> int:
+        """Wait for the end; the signal that ended the process."""
+        assert self.process is not None
+        self.url = ""
+        return -self.process.wait()
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """The events that the last start has logged so far."""
+        lines = self._log_file.read_text().splitlines() if self._log_file.exists() else []
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+    def __enter__(self) -> "Coordinator":
+        return self if self.url else self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.stop()
 
     @property
     def admin(self) -> httpx.Client:
@@ -77,29 +104,38 @@ class Coordinator:
         return answer["task"]["task_id"], answer["enrolment_codes"][0]
 
     def audit(self) -> str:
-        """The output of `audit`; raises if an invariant is broken."""
-        command = [sys.executable, "-m", "qidpfl_server", "audit", *self._where()]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+        """The report of `qidpfl-server audit`, from this process; raises if an invariant is broken."""
+        settings = Settings(state_dir=self.state_dir, store_url=self.store_url, blob_dir=self.blob_dir)
+        with opened_store(settings) as store:
+            report = audit(store)
+        said = "\n".join(report.lines())
+        assert not report.violations, said
+        return said
 
     def _where(self) -> list[str]:
         where = ["--state-dir", str(self.state_dir)]
         where += ["--store-url", self.store_url] if self.store_url else []
         return where + (["--blob-dir", str(self.blob_dir)] if self.blob_dir else [])
 
-    def _drain(self) -> None:
-        assert self.process is not None and self.process.stderr is not None
-        threading.Thread(target=_read_to_the_end, args=[self.process.stderr], daemon=True).start()
+    @property
+    def _log_file(self) -> Path:
+        return self._logs / f"stderr-{self._starts}.log"
+
+    def _wait_for_address(self) -> str:
+        assert self.process is not None
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            for event in self.log:
+                if event["event"] == "listening":
+                    url: str = event["url"]
+                    return url
+            time.sleep(0.02)
+        raise RuntimeError(f"the coordinator does not listen: {self._log_file.read_text()}")
 
 
-@contextmanager
-def running(state_dir: Path, **options: Any) -> Iterator[Coordinator]:
-    """A coordinator that is stopped afterwards, however the test ends."""
-    coordinator = Coordinator(state_dir, **options).start()
-    try:
-        yield coordinator
-    finally:
-        if coordinator.process is not None and coordinator.process.poll() is None:
-            coordinator.stop()
+def running(state_dir: Path, **options: Any) -> Coordinator:
+    """A coordinator for a `with` block: started at its beginning, stopped at its end."""
+    return Coordinator(state_dir, **options)
 
 
 @dataclass
@@ -252,11 +288,6 @@ def move_deadline(state_dir: Path, name: str, *, task_id: str | None = None, in_
         # As another process would: the coordinator looks again, which it does once a second.
         database.execute("update pulse set changes = changes + 1")
     database.close()
-
-
-def _read_to_the_end(stream: IO[str]) -> None:
-    with stream:
-        stream.read()
 
 
 def digest_header(data: bytes) -> str:

@@ -14,15 +14,13 @@ from qidpfl_client.api import connect
 from qidpfl_client.journal.journal import Journal
 from qidpfl_client.owner import Owner
 from qidpfl_client.participant.runner import run_until_finished
-from support import forked_coordinators
+from support.commands import PRELOADED
 from support.synthetic_clients import enrolment
 
 _PATIENCE_S = 120.0
 _forks = multiprocessing.get_context("forkserver")
-# One fork server serves coordinators and clients: whoever names its imports last names all of them.
-_forks.set_forkserver_preload(
-    [forked_coordinators.__name__, "qidpfl_server.__main__", "sklearn.datasets", "psycopg", __name__]
-)
+# One fork server serves coordinators and clients: the last call sets the imports for both.
+_forks.set_forkserver_preload([*PRELOADED, __name__])
 
 
 @dataclass
