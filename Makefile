@@ -12,10 +12,11 @@ BIN := $(VENV)/bin
 PROJECTS := shared server client experiments
 INSTALLED := $(VENV)/.installed
 MANIFESTS := VERSION constraints.txt pyproject.toml $(PROJECTS:%=%/pyproject.toml)
-ALL_TESTS := -m pytest --numprocesses 2 --dist loadfile
+PARALLEL := -m pytest --numprocesses 2 --dist worksteal
+ALL_TESTS := $(PARALLEL) -m "not long"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit lint types coverage check release format bench experiments up down logs ps results test-docker clean
+.PHONY: help setup demo test test-long unit lint types coverage check release format bench experiments up down logs ps results test-docker clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,11 +35,14 @@ $(INSTALLED): $(MANIFESTS)
 demo: $(INSTALLED)  ## coordinator and ten clients on this machine, live; DATASET=mnist for MNIST
 	$(BIN)/python examples/demo --dataset $(DATASET)
 
-test: $(INSTALLED)  ## run all tests
+test: $(INSTALLED)  ## run all tests but the long ones, in minutes
 	$(BIN)/python $(ALL_TESTS)
 
-unit: $(INSTALLED)  ## run the tests that need no torch, in seconds
-	$(BIN)/python -m pytest tests/unit
+test-long: $(INSTALLED)  ## run all tests, also full kill matrices, large fuzz runs, soaks and faults of containers
+	$(BIN)/python $(PARALLEL) --durations 20
+
+unit: $(INSTALLED)  ## run the tests that need no torch and start no process, in seconds
+	$(BIN)/python $(PARALLEL) tests/unit --hypothesis-profile short
 
 lint: $(INSTALLED)  ## check style, formatting and spelling
 	$(BIN)/ruff check .

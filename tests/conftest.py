@@ -11,16 +11,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 from sqlalchemy import NullPool, create_engine, make_url, text
 
-# No test is timed. In CI, and wherever all tests run (in several processes, as `make test` does), the examples are the
-# same on every run, so that a red build can be repeated; `make unit` looks for new ones.
-settings.register_profile(
-    "qidpfl",
-    deadline=None,
-    derandomize=bool({"CI", "PYTEST_XDIST_WORKER"} & os.environ.keys()),
-    max_examples=100,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("qidpfl")
+# No example has a time limit. In CI and in several processes the examples are the same in every run, so that a failure
+# can be repeated. `make unit` has few examples, the other targets many.
+for name, examples in {"short": 20, "full": 100}.items():
+    settings.register_profile(
+        name,
+        deadline=None,
+        derandomize=bool({"CI", "PYTEST_XDIST_WORKER"} & os.environ.keys()),
+        max_examples=examples,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("full")
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,8 @@ import pytest
 
 from support.containers import NO_TIMEOUTS, ROOT, Testbed, cleaned_up, output
 
+pytestmark = pytest.mark.live
+
 SHORT = {"game": {"horizon": 3}, "rounds": NO_TIMEOUTS | {"expected_clients": 8}}
 
 

@@ -13,6 +13,8 @@ from qidpfl_client.journal.journal import Journal
 from qidpfl_client.journal.ledger import JournalLedger, read_ledger
 from support.containers import NO_TIMEOUTS, Container, Testbed, cleaned_up, output, wait_for_the_end, wait_until
 
+pytestmark = [pytest.mark.live, pytest.mark.long]
+
 OVERRIDES = {"rounds": NO_TIMEOUTS | {"expected_clients": 5}}
 
 

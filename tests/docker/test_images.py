@@ -6,6 +6,8 @@ import pytest
 
 from support.containers import ROOT, output
 
+pytestmark = pytest.mark.live
+
 SERVER, CLIENT, BASE = "qidpfl-server", "qidpfl-client", "python:3.11-slim"
 MEGABYTE = 1_000_000
 

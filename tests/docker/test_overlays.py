@@ -9,6 +9,8 @@ import yaml  # type: ignore[import-untyped]
 
 from support.containers import ROOT, Testbed
 
+pytestmark = pytest.mark.live
+
 OVERLAYS = ("gpu", "mnist", "postgres")
 
 

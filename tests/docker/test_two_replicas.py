@@ -4,7 +4,11 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from support.containers import DEBIAN, NO_TIMEOUTS, Container, Testbed, cleaned_up, wait_for_the_end, wait_until
+
+pytestmark = [pytest.mark.live, pytest.mark.long]
 
 OVERRIDES = {
     "rounds": {

@@ -14,6 +14,8 @@ from qidpfl_server.ops.open_store import opened_store
 from qidpfl_server.settings import Settings
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
 
+pytestmark = pytest.mark.live
+
 CLIENTS = 3
 ROUNDS = NO_TIMEOUTS | {"expected_clients": CLIENTS, "min_clients": 2, "min_updates": 2}
 FINISHED = "(SELECT task_id FROM tasks WHERE name = 'finished')"

@@ -14,6 +14,8 @@ from qidpfl_client.cli.app import app
 from qidpfl_client.journal.journal import Journal, Membership
 from support.coordinators import Coordinator
 
+pytestmark = pytest.mark.live
+
 FOREVER = {"rounds": {"enrolment_window_s": 3600.0, "quiet_s": 3600.0}}
 TASKS: dict[str, dict[str, Any]] = {
     "digits": {},

@@ -19,6 +19,8 @@ from support.coordinators import NO_TIMEOUTS, Coordinator, WaitingClient
 from support.forked_clients import ForkedClient
 from support.recording_proxy import Moment, RecordingProxy, recording
 
+pytestmark = pytest.mark.live
+
 HORIZON = 3
 SCRIPTED = 2
 # Everything here happens when all have answered, nothing because time is over.
@@ -89,7 +91,11 @@ def stage(coordinator: Coordinator, tmp_path: Path) -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize(
-    ("name", "hit"), [*((name, 1) for name in (*ONCE, *EVERY_ROUND)), *((name, 3) for name in EVERY_ROUND)]
+    ("name", "hit"),
+    [
+        *((name, 1) for name in (*ONCE, *EVERY_ROUND)),
+        *(pytest.param(name, 3, marks=pytest.mark.long) for name in EVERY_ROUND),
+    ],
 )
 def test_a_client_killed_anywhere_goes_on_where_it_was(name: str, hit: int, stage: Stage) -> None:
     scene = stage()
@@ -152,8 +158,8 @@ def test_a_copy_of_the_journal_that_asks_nobody_is_caught(stage: Stage) -> None:
     ("backup_at", "lost_at"),
     [
         ("client.noised:1", "client.sent:1"),
-        ("client.declared:1", "client.sent:2"),
-        ("client.profile_sent:1", "client.sent:2"),
+        pytest.param("client.declared:1", "client.sent:2", marks=pytest.mark.long),
+        pytest.param("client.profile_sent:1", "client.sent:2", marks=pytest.mark.long),
     ],
 )
 def test_an_older_copy_of_the_journal_does_not_release_a_round_again(

@@ -16,6 +16,8 @@ from qidpfl_shared.protocol.presets import preset
 from support.hostile_coordinator import CODE, TASK, HostileCoordinator, serving
 from support.synthetic_clients import enrolment
 
+pytestmark = pytest.mark.live
+
 HISTOGRAM_RHO = 0.1
 OTHER_SPEC = preset("digits", {"game": {"horizon": 3}, "bounds": {"rho_max": 50.0}})
 

@@ -11,9 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from support.client_checks import client_violations
 from support.coordinators import NO_TIMEOUTS, Coordinator, WaitingClient
 from support.recording_proxy import recording
+
+pytestmark = pytest.mark.live
 
 SCRIPTED = 2
 STOPPED = "qidpfl-client: stopped; start it again with the same journal to continue"
@@ -53,6 +57,7 @@ def client(server: str, code: str, journal: Path) -> Iterator[RealClient]:
         running.process.wait()
 
 
+@pytest.mark.long
 def test_stops_and_outages_cost_nothing(tmp_path: Path) -> None:
     coordinator = Coordinator(tmp_path / "coordinator")
     journal, may_deliver = tmp_path / "journal.sqlite", threading.Event()

@@ -20,6 +20,8 @@ from qidpfl_shared.protocol.presets import preset
 from support.hostile_coordinator import CODE, TASK, HostileCoordinator, serving
 from support.synthetic_clients import SyntheticData, SyntheticLearner, enrolment
 
+pytestmark = pytest.mark.live
+
 OTHER_RECORDS = SyntheticData(SyntheticLearner(fingerprint="other records"))
 WITHOUT_PARTITION = preset("digits", {"game": {"horizon": 3}, "workload": {"partition": None}})
 

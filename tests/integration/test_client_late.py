@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pytest
 
 from qidpfl_client.journal.journal import Journal
 from qidpfl_client.participant.runner import run_until_finished
@@ -12,6 +13,8 @@ from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode, Problem
 from qidpfl_shared.protocol.messages import SpendState, TaskState
 from support.coordinators import ScriptedClient, move_deadline, running
 from support.synthetic_clients import enrolment
+
+pytestmark = pytest.mark.live
 
 
 class FirstUploadTooLate(httpx.BaseTransport):

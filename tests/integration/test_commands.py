@@ -16,6 +16,8 @@ from safetensors.numpy import load_file
 from support.commands import server_command
 from support.coordinators import Coordinator, ScriptedClient, play_to_the_end, running
 
+pytestmark = pytest.mark.live
+
 SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 20.0, "deliver_s": 20.0}}
 
 

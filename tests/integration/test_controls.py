@@ -4,8 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, play_to_the_end
+
+pytestmark = pytest.mark.live
 
 SCHEDULE = [3_000_000, 500_000, 9_000_000]
 

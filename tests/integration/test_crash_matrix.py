@@ -15,6 +15,8 @@ from support import broken_rules
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
 from support.task_checks import violations
 
+pytestmark = pytest.mark.live
+
 Gather = Callable[..., list[ScriptedClient]]
 HORIZON = 3
 CLIENTS = 4
@@ -27,7 +29,8 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("hit", [1, 3])
+@pytest.mark.parametrize("store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize("hit", [1, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", SERVER_FAILPOINTS)
 def test_a_coordinator_killed_anywhere_goes_on_where_it_was(
     name: str, hit: int, store_url: str, tmp_path: Path, gather: Gather

@@ -5,8 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.commands import server_command
 from support.coordinators import NO_TIMEOUTS, running
+
+pytestmark = pytest.mark.live
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OVERRIDES = {

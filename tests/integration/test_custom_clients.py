@@ -19,6 +19,8 @@ from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
 from qidpfl_shared.protocol.messages import Ledger, RoundResult, TaskView
 from support.coordinators import Coordinator, running
 
+pytestmark = pytest.mark.live
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLIENTS, ROUNDS = 4, 6
 RECORDS = 144  # of each: every tenth of 1437, from the first four on

@@ -28,6 +28,8 @@ from qidpfl_server.settings import Settings
 from support.commands import server_command
 from support.coordinators import Coordinator, ScriptedClient, move_deadline, running
 
+pytestmark = pytest.mark.live
+
 SPEC = task_spec("digits", {})
 
 

@@ -21,6 +21,8 @@ from qidpfl_shared.protocol.mechanism_specs import (
 )
 from support.coordinators import Coordinator, ScriptedClient, running
 
+pytestmark = pytest.mark.live
+
 MECHANISMS = (
     GradientOnce(clip_norm=1.0),
     NoisyEpochs(clip_norm=1.0, learning_rate=0.1, epochs=2, batch_size=10),

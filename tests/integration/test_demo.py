@@ -12,6 +12,8 @@ import pytest
 
 from support.coordinators import move_deadline
 
+pytestmark = pytest.mark.live
+
 DEMO = Path(__file__).parents[2] / "examples" / "demo"
 ROUNDS = 6
 REFUSED = {2, 5, 8}
@@ -96,6 +98,7 @@ def test_accuracy_rises_above_chance_and_money_adds_up(undisturbed: tuple[str, P
     assert (folder / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_a_coordinator_killed_in_between_delays_the_demo_and_changes_nothing_else(
     undisturbed: tuple[str, Path], tmp_path: Path
 ) -> None:

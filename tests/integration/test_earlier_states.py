@@ -12,6 +12,8 @@ import pytest
 
 from support.coordinators import running
 
+pytestmark = pytest.mark.live
+
 STATES = Path(__file__).parent.parent / "data/states"
 ORDINALS = (0, 1, 3)
 

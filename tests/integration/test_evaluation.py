@@ -33,6 +33,8 @@ from qidpfl_shared.workloads.workload import UnknownWorkload
 from support.commands import server_command
 from support.coordinators import ScriptedClient, running
 
+pytestmark = pytest.mark.live
+
 DATA = Path(os.environ["QIDPFL_DATA_DIR"]) if os.environ.get("QIDPFL_DATA_DIR") else None
 needs_data = pytest.mark.skipif(DATA is None, reason="QIDPFL_DATA_DIR names no folder of data sets")
 SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 60.0, "deliver_s": 60.0}}

@@ -18,6 +18,8 @@ from qidpfl_experiments.results.tables import Tables, read_tables
 from qidpfl_experiments.run import testbed as live
 from qidpfl_experiments.run.process import AuditFailed
 
+pytestmark = pytest.mark.live
+
 OWN = Path(__file__).parents[2] / "examples" / "own_rules.py"
 SCALE = ("--dataset", "digits", "--scale", "smoke")
 SMOKE = (*SCALE, "--partition", "quality-mix", "--seeds", "1")
@@ -139,6 +141,7 @@ def test_a_folder_without_results_has_no_report(tmp_path: Path) -> None:
     assert said == f"qidpfl-experiments: {tmp_path / 'config.json'}: No such file or directory\n"
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_models_to_the_bit(smoke: tuple[Path, Tables, str], tmp_path: Path) -> None:
     _, tables, _ = smoke
     again = tmp_path / "again"
@@ -178,6 +181,7 @@ def wait_until_alone(out: Path) -> None:
     assert processes_of(out) == []
 
 
+@pytest.mark.long
 def test_an_interrupted_run_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "interrupted"
     divided = ("--partition", "iid,dirichlet", "--seeds", "1")
@@ -193,6 +197,7 @@ def test_an_interrupted_run_leaves_no_process_and_goes_on(tmp_path: Path) -> Non
     assert len(re.findall(r"dirichlet\.fedavg.*\.seed-0: accuracy .* \(\d+ s\)", said)) == 2
 
 
+@pytest.mark.long
 def test_a_calibration_makes_a_file_that_a_coordinator_takes(tmp_path: Path) -> None:
     out = tmp_path / "calibrated"
     said = done("calibrate", *SCALE, "--partition", "iid", "--reproducible", "--out", str(out))
@@ -207,6 +212,7 @@ def test_a_calibration_makes_a_file_that_a_coordinator_takes(tmp_path: Path) -> 
     assert task["spec"]["game"]["reward_range"] == limits
 
 
+@pytest.mark.long
 def test_the_learning_rate_is_chosen_on_validation_records(tmp_path: Path) -> None:
     out = tmp_path / "tuned"
     done("tune", *SCALE, "--partition", "iid", "--reproducible", "--out", str(out))

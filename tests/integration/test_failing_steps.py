@@ -9,6 +9,8 @@ import pytest
 from support import failing_steps
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
 
+pytestmark = pytest.mark.live
+
 
 def gathered(coordinator: Coordinator, **rounds: Any) -> list[ScriptedClient]:
     rules = NO_TIMEOUTS | {"expected_clients": 3} | rounds

@@ -26,6 +26,8 @@ from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.protocol.messages import RoundResult, SpendState, TaskState
 from support.coordinators import NO_TIMEOUTS, Coordinator
 
+pytestmark = pytest.mark.live
+
 LOCAL = {"learning_rate": 0.1, "epochs": 1, "batch_size": 16}
 STEP_ONE = {"learning_rate": 1.0, "momentum": 0.0}
 MEMBERS = 24
@@ -124,6 +126,7 @@ class RealFleet:
             time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_a_fleet_of_all_kinds_goes_on_after_a_stop_and_a_kill_and_its_cheats_are_found_out(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
@@ -227,8 +230,14 @@ def final_model(folder: Path, *, workers: int, options: Sequence[str], **changes
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"privacy": {"mechanism": {"name": "noisy_epochs", "clip_norm": 1.0, **LOCAL}}, "aggregation": STEP_ONE}],
-    ids=["gradient_once", "noisy_epochs"],
+    [
+        pytest.param({}, id="gradient_once"),
+        pytest.param(
+            {"privacy": {"mechanism": {"name": "noisy_epochs", "clip_norm": 1.0, **LOCAL}}, "aggregation": STEP_ONE},
+            id="noisy_epochs",
+            marks=pytest.mark.long,
+        ),
+    ],
 )
 def test_the_same_seeds_give_the_same_model_to_the_last_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
     seeds = ("--seed", "5", "--unsafe-seed", "7", "--delay", "0.05")

@@ -19,6 +19,8 @@ import pytest
 from support.commands import server_command
 from support.coordinators import Coordinator, ScriptedClient, connected, digest_header, running, until_closed
 
+pytestmark = pytest.mark.live
+
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 DEADLINES = {"QIDPFL_HEADER_TIMEOUT_S": "1", "QIDPFL_BODY_TIMEOUT_S": "2"}
 

@@ -16,6 +16,8 @@ from schemathesis.core.result import Ok
 
 from support.coordinators import Coordinator, ScriptedClient, running
 
+pytestmark = pytest.mark.live
+
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 
 
@@ -59,7 +61,8 @@ _LEFT_OUT = {
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
 @pytest.mark.parametrize("role", ["admin", "client"])
-def test_generated_requests_get_documented_answers(stage: Stage, role: str, mode: Any) -> None:
+@pytest.mark.parametrize("examples", [4, pytest.param(30, marks=pytest.mark.long)])
+def test_generated_requests_get_documented_answers(stage: Stage, role: str, mode: Any, examples: int) -> None:
     schema = schemathesis.openapi.from_url(f"{stage.coordinator.url}/openapi.json")
     headers = {"Authorization": f"Bearer {stage.tokens[role]}"}
     tried = 0
@@ -69,14 +72,14 @@ def test_generated_requests_get_documented_answers(stage: Stage, role: str, mode
         # Where there is nothing to say, nothing wrong can be said.
         speechless = not operation.body and not list(operation.iter_parameters())
         if operation.label not in _LEFT_OUT and not (speechless and mode is GenerationMode.NEGATIVE):
-            _try_out(operation, mode, headers, stage.task_id)
+            _try_out(operation, mode, headers, stage.task_id, examples)
             tried += 1
     assert tried >= 12
 
 
-def _try_out(operation: Any, mode: Any, headers: dict[str, str], task_id: str) -> None:
+def _try_out(operation: Any, mode: Any, headers: dict[str, str], task_id: str, examples: int) -> None:
     @settings(
-        max_examples=15,
+        max_examples=examples,
         deadline=None,
         database=None,
         phases=[Phase.generate],

@@ -21,6 +21,8 @@ from qidpfl_shared.protocol.presets import preset
 from support.commands import server_command
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, digest_header, play_to_the_end, running
 
+pytestmark = pytest.mark.live
+
 SHORT: dict[str, Any] = {"game": {"horizon": 2}, "rounds": NO_TIMEOUTS | {"expected_clients": 3}}
 
 MODEL = np.linspace(-1, 1, 650, dtype="<f4").tobytes()
@@ -133,6 +135,7 @@ def test_a_task_that_is_not_there_takes_no_model(coordinator: Coordinator) -> No
     assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
 
 
+@pytest.mark.parametrize("store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)
 @pytest.mark.parametrize("place", MODEL_FAILPOINTS)
 def test_a_coordinator_killed_while_it_takes_a_model_has_the_old_one_or_the_new_one(
     place: str, store_url: str, tmp_path: Path

@@ -17,7 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from support.coordinators import ScriptedClient
+
+pytestmark = pytest.mark.live
 
 SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 300.0, "deliver_s": 300.0}}
 PATIENCE_S = 60.0

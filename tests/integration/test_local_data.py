@@ -15,6 +15,8 @@ from qidpfl_shared.workloads.partitions import shard
 from qidpfl_shared.workloads.workload import PartitionError
 from support.coordinators import running
 
+pytestmark = pytest.mark.live
+
 CLIENTS = 10
 EQUAL = {"kind": "iid", "two_class_ordinals": []}
 PORTION = {"workload": {"training_records": 500, "validation_records": 300, "partition": EQUAL}}

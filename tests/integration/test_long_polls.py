@@ -11,20 +11,22 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import pytest
 
 from support.coordinators import Coordinator, ScriptedClient, running
 
-WAITING = 2000
+pytestmark = pytest.mark.live
+
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 # Pools of threads and connections may still grow by some, whoever waits; 2,000 waiters would add thousands.
 POOL = 8
 
 
 @contextmanager
-def many_open_files() -> Iterator[None]:
+def many_open_files(waiting: int) -> Iterator[None]:
     """Sockets for all clients in this process, and (inherited) in the coordinator's."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * WAITING + 1000
+    wanted = 2 * waiting + 1000
     assert hard == resource.RLIM_INFINITY or hard >= wanted, "this machine allows too few open files"
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
     try:
@@ -33,36 +35,37 @@ def many_open_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_two_thousand_waiting_clients_cost_no_thread_and_no_connection_and_all_get_the_next_round(
-    tmp_path: Path,
+@pytest.mark.parametrize("waiting", [300, pytest.param(2000, marks=pytest.mark.long)])
+def test_waiting_clients_cost_no_thread_and_no_connection_and_all_get_the_next_round(
+    tmp_path: Path, waiting: int
 ) -> None:
-    with many_open_files(), running(tmp_path) as coordinator:
+    with many_open_files(waiting), running(tmp_path) as coordinator:
         clients = _gathered(coordinator)
         offer = (clients[0].poll() or {})["round"]
         for client in clients:
             client.declare(offer).raise_for_status()
         for client in clients[1:]:
             client.upload(offer).raise_for_status()
-        seconds, rounds, before, during = asyncio.run(_wait_and_settle(coordinator, clients, offer))
-        print(f"{WAITING} waiting clients answered within {seconds:.2f} s")
+        seconds, rounds, before, during = asyncio.run(_wait_and_settle(coordinator, clients, offer, waiting))
+        print(f"{waiting} waiting clients answered within {seconds:.2f} s")
         print(f"threads {before[0]} -> {during[0]}, database connections {before[1]} -> {during[1]}")
-        assert rounds == [2] * WAITING
+        assert rounds == [2] * waiting
         assert during[0] <= before[0] + POOL
         assert during[1] <= before[1] + POOL
         assert "0 violated" in coordinator.audit()
 
 
 async def _wait_and_settle(
-    coordinator: Coordinator, clients: list[ScriptedClient], offer: dict[str, Any]
+    coordinator: Coordinator, clients: list[ScriptedClient], offer: dict[str, Any], count: int
 ) -> tuple[float, list[int], tuple[int, int], tuple[int, int]]:
     """Let everybody wait, deliver the last update, and collect the rounds that are announced."""
     gate = asyncio.Semaphore(100)
-    crowd = [clients[n % len(clients)] for n in range(WAITING)]
+    crowd = [clients[n % len(clients)] for n in range(count)]
     # Requests that do not wait fill the pools first.
     assert await asyncio.gather(*(_poll(client, gate, "0.0") for client in crowd[:200])) == [1] * 200
     before = _threads(coordinator), _database_files(coordinator)
     waiting = [asyncio.create_task(_poll(client, gate, "1.1")) for client in crowd]
-    while await asyncio.to_thread(_long_polls, coordinator) < WAITING:
+    while await asyncio.to_thread(_long_polls, coordinator) < count:
         await asyncio.sleep(0.1)
     during = _threads(coordinator), _database_files(coordinator)
     start = time.monotonic()

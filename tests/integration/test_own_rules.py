@@ -16,6 +16,8 @@ from qidpfl_server.settings import Settings
 from support.commands import server_command
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, play_to_the_end
 
+pytestmark = pytest.mark.live
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_rules.py"
 # Sizes and labels: near and small, near and large, near, far and largest of all.
 HOLDINGS = [(9,) * 10, (30,) * 10, (20,) * 10, (25,) * 10, (400, 400, *(0,) * 8)]

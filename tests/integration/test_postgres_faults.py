@@ -17,6 +17,8 @@ from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
 from support.failing_steps import stop_holding_the_round
 from support.task_checks import violations
 
+pytestmark = pytest.mark.live
+
 HORIZON = 3
 CLIENTS = 4
 PATIENCE_S = 150.0
@@ -48,6 +50,7 @@ def wait_until_stopped(coordinator: Coordinator) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_a_coordinator_that_is_stopped_holding_a_round_hinders_nobody_and_does_no_harm_when_it_goes_on(
     postgres_url: str, tmp_path: Path
 ) -> None:
@@ -69,7 +72,7 @@ def test_a_coordinator_that_is_stopped_holding_a_round_hinders_nobody_and_does_n
             assert violations(coordinator, clients[0].task_id, clients) == []
 
 
-@pytest.mark.parametrize("way", ["fast", "immediate"])
+@pytest.mark.parametrize("way", ["immediate", pytest.param("fast", marks=pytest.mark.long)])
 def test_a_database_that_is_restarted_under_a_task_loses_nothing_and_is_found_again(
     way: str, postgres_url: str, tmp_path: Path
 ) -> None:

@@ -7,7 +7,11 @@ import subprocess
 import threading
 from pathlib import Path
 
+import pytest
+
 from support.coordinators import ScriptedClient, play_to_the_end, running
+
+pytestmark = pytest.mark.live
 
 README = Path(__file__).parents[2] / "README.md"
 

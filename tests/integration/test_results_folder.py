@@ -21,6 +21,8 @@ from qidpfl_shared.protocol.messages import TaskState
 from support.commands import server_command
 from support.coordinators import Coordinator, ScriptedClient, running
 
+pytestmark = pytest.mark.live
+
 SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 20.0, "deliver_s": 20.0}}
 DIGITS = ("--preset", "digits", "--overrides", json.dumps(SHORT), "--exit-when-finished")
 

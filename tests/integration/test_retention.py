@@ -24,6 +24,8 @@ from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
 
+pytestmark = pytest.mark.live
+
 Result = TypeVar("Result")
 HORIZON = 5
 KEPT = 2

@@ -25,6 +25,8 @@ from qidpfl_server.store.store import Store
 from support.commands import ServerProcess
 from support.coordinators import ScriptedClient, running
 
+pytestmark = pytest.mark.live
+
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 ROLES = ("nobody", "wrong token", "revoked token", "enrolment code", "client", "client elsewhere", "viewer", "admin")
 PROFILE = {"label_counts": [11] * 10, "size": 110, "privacy_value": 1.0, "histogram_rho": 0.1}

@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import httpx
+import pytest
 
 from support.coordinators import ScriptedClient, running
+
+pytestmark = pytest.mark.live
 
 SKEWED = (55, 55, 0, 0, 0, 0, 0, 0, 0, 0)
 

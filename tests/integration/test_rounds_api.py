@@ -16,6 +16,8 @@ import pytest
 
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, digest_header, move_deadline, running
 
+pytestmark = pytest.mark.live
+
 Gather = Callable[..., list[ScriptedClient]]
 OCTETS = "application/octet-stream"
 _numbers = itertools.count()

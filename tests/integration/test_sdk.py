@@ -30,6 +30,8 @@ from qidpfl_shared.protocol.messages import (
 from qidpfl_shared.protocol.wire import digest_of, encode
 from support.coordinators import NO_TIMEOUTS, Coordinator, running
 
+pytestmark = pytest.mark.live
+
 PROFILE = Profile(label_counts=(11,) * 10, size=110, privacy_value=1.0, histogram_rho=0.1)
 RHO = 0.05
 DOCUMENT = Path(__file__).parents[2] / "docs" / "clients.md"

@@ -5,7 +5,11 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from support.coordinators import running
+
+pytestmark = pytest.mark.live
 
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 
@@ -54,6 +58,7 @@ def test_three_shells_with_the_documented_client_finish_a_task_and_are_paid(tmp_
         assert all(client["regret"] < 1e-6 for client in held["clients"])
 
 
+@pytest.mark.long
 def test_a_shell_started_again_in_its_folder_goes_on_as_the_same_client(tmp_path: Path) -> None:
     script, code_file = tmp_path / "client.sh", tmp_path / "code"
     script.write_text(documented_client())

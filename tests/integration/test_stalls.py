@@ -9,8 +9,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import pytest
 
 from support.coordinators import Coordinator, ScriptedClient, connected, digest_header, running, until_closed
+
+pytestmark = pytest.mark.live
 
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 FEW = {"QIDPFL_MAX_REQUESTS": "3", "QIDPFL_MAX_UPLOADS": "1", "QIDPFL_BODY_TIMEOUT_S": "600"}

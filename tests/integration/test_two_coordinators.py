@@ -14,6 +14,8 @@ from sqlalchemy import NullPool, create_engine, make_url, text
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
 from support.task_checks import violations
 
+pytestmark = pytest.mark.live
+
 HORIZON = 3
 CLIENTS = 6
 PATIENCE_S = 150.0

@@ -4,6 +4,7 @@ An import of the server takes seconds. A command is still a process of its own, 
 exit code.
 """
 
+import atexit
 import multiprocessing
 import os
 import signal
@@ -93,4 +94,8 @@ def _run(
     if sabotage is not None:
         sabotage()
     sys.argv = ["qidpfl-server", *arguments]
-    main()
+    try:
+        main()
+    finally:
+        # A forked process ends without these handlers, which write the coverage.
+        atexit._run_exitfuncs()
