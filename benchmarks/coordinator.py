@@ -1,8 +1,8 @@
-"""Seconds per round of a live coordinator with null training, against a bare upload handler in the same run.
+"""Measures the seconds per round of a live coordinator without training, and compares it with a bare upload handler.
 
-The bare handler streams, hashes, writes and syncs the same bytes, and does nothing else: no budgets, no payments, no
-database. Prints the ratios and the coordinator's peak memory; asserts nothing. The processor time of an upload, in the
-server's process alone, hardly depends on what else the machine does; the seconds do.
+The bare handler streams, hashes, writes and syncs the same bytes without budgets, payments or a database. The benchmark
+prints the ratios and the peak memory of the coordinator. The processor time of an upload is that of the server process
+and hardly depends on the load of the machine; the seconds do.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def compared(here: float, bare: float) -> str:
 
 @dataclass
 class Cost:
-    """What the uploads of a round have cost a server, on average."""
+    """The mean cost of the uploads of a round in a server."""
 
     pid: int
     rounds: int
@@ -82,7 +82,7 @@ class Cost:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Add what happens inside."""
+        """Add the cost of the `with` block."""
         start, processor_ms = time.perf_counter(), self._processor_ms()
         yield
         self.seconds += (time.perf_counter() - start) / self.rounds
@@ -102,7 +102,7 @@ class Result:
 
 
 class Connection:
-    """HTTP/1.1 over one kept connection, with as little work as possible on this side."""
+    """HTTP/1.1 over one persistent connection, with as little work as possible in this process."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -129,7 +129,7 @@ class Connection:
 
 
 async def measure(clients: int, dimension: int, rounds: int, store_url: str | None) -> Result:
-    """The coordinator first, then the bare handler, with the same bytes."""
+    """Measure the coordinator, then the bare handler with the same bytes."""
     std = 2**0.5 / (RECORDS * 0.002**0.5)
     vectors = [(std * np.random.default_rng(k).standard_normal(dimension)).astype("<f4") for k in range(clients)]
     with tempfile.TemporaryDirectory() as folder:
@@ -200,7 +200,7 @@ async def enrol(port: int, base: str, code: str, ordinal: int) -> Session:
 
 
 async def run_round(base: str, sessions: list[Session], vectors: list[Any], number: int, cost: Cost) -> None:
-    """One round of everybody; the uploads alone are added to the cost."""
+    """Run one round of all clients. Only the uploads are added to the cost."""
 
     async def prepare(session: Session) -> None:
         connection, credentials = session
@@ -210,7 +210,7 @@ async def run_round(base: str, sessions: list[Session], vectors: list[Any], numb
 
     async def upload(session: Session, vector: Any) -> None:
         connection, credentials = session
-        # Another first number in every round: the same bytes twice would be refused as a replay.
+        # The first number changes in every round because the server rejects repeated bytes as a replay.
         body = np.concatenate([[np.float32(number) * 1e-3], vector[1:]]).astype("<f4").tobytes()
         digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
         headers = f"{credentials}Content-Digest: sha-256=:{digest}:\r\nContent-Type: application/octet-stream\r\n"

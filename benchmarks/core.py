@@ -1,4 +1,4 @@
-"""How fast the core is, against numpy's own limit for the same data in the same run. Prints; asserts nothing."""
+"""Measures the speed of the core and compares it with numpy on the same data. It prints results and checks nothing."""
 
 import argparse
 import time
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def best_seconds(function: Callable[[], object], repeats: int) -> float:
-    """The fastest of some runs: everything slower is the machine, not the code."""
+    """The fastest of several runs. Slower runs show other load of the machine."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -50,16 +50,16 @@ def measure_equilibria(repeats: int) -> None:
 
 
 def measure_rounds(repeats: int) -> None:
-    print("Around it")
+    print("Other parts of a round")
     rng = np.random.default_rng(1)
     rules = preset("mnist").round_rules()
     for clients in (1_000, 100_000):
         values = rng.uniform(0.95, 1.05, clients)
-        people = [Participant(privacy_value=float(value), size=3000) for value in values]
+        participants = [Participant(privacy_value=float(value), size=3000) for value in values]
         costs = rng.uniform(0, 1e-3, clients)
         measurements: dict[str, Callable[[], object]] = {
             "plan_round": partial(
-                plan_round, rules=rules, round_number=1, participants=people, reward_left_micro=10**12
+                plan_round, rules=rules, round_number=1, participants=participants, reward_left_micro=10**12
             ),
             "withdrawal of equals": partial(
                 participation, reward=10, privacy_values=np.ones(clients), privacy_weight=1, fixed_costs=costs

@@ -1,7 +1,7 @@
-"""Rounds per second of whole tasks: a live coordinator, and a fleet in a process of its own, on the embedded digits.
+"""Measures rounds per second of whole tasks: a live coordinator and a fleet, each in its own process, on the digits.
 
-Every member enrols, bids, trains, noises, journals and uploads for real. Prints seconds per round, uploads per second,
-and the fleet's threads and peak memory; asserts nothing.
+Every client enrols, bids, trains, adds noise, writes its journal and uploads. The benchmark prints seconds per round,
+uploads per second, and the threads and peak memory of the fleet.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from qidpfl_client.api import AdminApi, connect
 
-# An equal share for everybody, and nobody refused or priced out: every round has as many uploads as there are members.
-EVERYBODY = {"selection": {"rule": "all"}, "privacy": {"lifetime_rho": 1000.0}}
+# All clients take part in every round: none is rejected or priced out.
+ALL_CLIENTS = {"selection": {"rule": "all"}, "privacy": {"lifetime_rho": 1000.0}}
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def measure(clients: int, rounds: int) -> Result:
-    """One task from its first to its last round."""
+    """Measure one task from its first to its last round."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         server = subprocess.Popen(
@@ -66,7 +66,7 @@ def run_task(url: str, folder: Path, clients: int, rounds: int) -> Result:
         api = AdminApi(http, token=(folder / "state" / "admin.token").read_text().strip())
         partition = {"kind": "iid", "clients": clients, "concentration": None, "two_class_ordinals": []}
         overrides = {
-            **EVERYBODY,
+            **ALL_CLIENTS,
             "workload": {"partition": partition},
             "rounds": {"quiet_s": 600.0, "enrolment_window_s": 600.0, "expected_clients": clients},
             "game": {"horizon": rounds, "min_share": 0.0},
@@ -82,7 +82,7 @@ def run_task(url: str, folder: Path, clients: int, rounds: int) -> Result:
 
 
 def watch(api: AdminApi, task_id: str, fleet: "subprocess.Popen[bytes]", clients: int, rounds: int) -> Result:
-    """Time from the announcement of the first round to the settlement of the last."""
+    """Measure the time from the announcement of the first round to the settlement of the last one."""
     threads, peak, started = 0, 0.0, 0.0
     while (task := api.task(task_id)).state in ("enrolling", "training"):
         if fleet.poll() is not None:

@@ -1,7 +1,7 @@
-"""How fast clipped gradients of single records are, against plain gradients and Opacus in the same run.
+"""Measures the speed of clipped per-record gradients and compares it with plain gradients and Opacus.
 
-A row is one method on one network: records per second with the best of some chunk sizes (ours: the one it advises),
-its time over that of plain gradients, and the memory that it needs at that chunk size. Prints; asserts nothing.
+A row is one method on one network: records per second with the best of several chunk sizes (ours: the advised one), its
+time relative to plain gradients, and its memory at that chunk size. The benchmark prints results and checks nothing.
 """
 
 import argparse
@@ -47,7 +47,7 @@ SETTINGS = {
 
 
 class Measured(NamedTuple):
-    """What one method needs for one network."""
+    """Time and memory of one method on one network."""
 
     seconds: float
     chunk: int
@@ -58,7 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3, help="runs of each measurement; the fastest counts")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of torch")
-    parser.add_argument("--only", choices=SETTINGS, action="append", help="this network; may be repeated")
+    parser.add_argument("--only", choices=SETTINGS, action="append", help="measure only this network; repeatable")
     options = parser.parse_args()
     print(f"torch {torch.__version__}, {options.threads} threads, best of {options.repeats}")
     print(f"{'network':16s} {'method':26s} {'records/s':>11s} {'time/plain':>10s} {'chunk':>6s} {'memory':>9s}")
@@ -73,8 +73,8 @@ def main() -> None:
 
 
 def measure(setting: Setting, *, repeats: int, threads: int) -> dict[str, Measured]:
-    """All methods on one network, in turns, so that a busy machine slows all of them alike."""
-    # In a process of its own: threads of torch that already run do not survive the forks which measure memory.
+    """Measure all methods on one network in turns, so that other load of the machine affects all of them."""
+    # A separate process: running torch threads do not survive the forks that measure memory.
     found: dict[str, Measured] = apart(_measure, setting, repeats, threads)
     return found
 
@@ -102,7 +102,7 @@ def _measure(setting: Setting, repeats: int, threads: int) -> dict[str, Measured
 
 
 def methods_for(setting: Setting) -> dict[str, tuple[Pass, tuple[int, ...]]]:
-    """Every method by its name, and the chunk sizes to try it with."""
+    """All methods by name, each with the chunk sizes to try."""
 
     def fresh() -> nn.Module:
         torch.manual_seed(0)
@@ -136,7 +136,7 @@ def clipping(clipper: Clipper) -> Pass:
 
 
 def opacus_rows(network: nn.Module) -> Pass:
-    """Opacus with a gradient of every record in memory, clipped as its optimizer does."""
+    """Opacus with the gradients of all records in memory, clipped like in its optimizer."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from opacus import GradSampleModule
@@ -159,7 +159,7 @@ def opacus_rows(network: nn.Module) -> Pass:
 
 
 def opacus_ghost(network: nn.Module) -> Pass:
-    """Opacus with norms only, and a second backward pass of the weighted loss."""
+    """Opacus with gradient norms only and a second backward pass of the weighted loss."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from opacus.grad_sample import GradSampleModuleFastGradientClipping
@@ -193,7 +193,7 @@ def timed(step: Pass, inputs: Tensor, labels: Tensor, chunk: int) -> float:
 
 
 def _peak_megabytes(step: Pass, inputs: Tensor, labels: Tensor, chunk: int) -> float:
-    """By how much the peak of this process grows in two passes."""
+    """The growth of the peak memory of this process in two passes."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(2):
         step(inputs[:chunk], labels[:chunk])
@@ -201,7 +201,7 @@ def _peak_megabytes(step: Pass, inputs: Tensor, labels: Tensor, chunk: int) -> f
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns in a forked process."""
+    """Run a function in a forked process and return its result."""
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe(duplex=False)
 

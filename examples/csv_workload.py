@@ -1,8 +1,8 @@
-"""A workload of your own in forty lines: a CSV file and softmax regression.
+"""A custom workload in forty lines: a CSV file and softmax regression.
 
-The embedded file holds measurements of cell nuclei and their diagnosis: the ten mean values of "Breast Cancer Wisconsin
-(Diagnostic)" by Wolberg, Mangasarian, Street and Street, UCI Machine Learning Repository, CC BY 4.0. An owner with
-other records of this kind puts them as `cells.csv` into a folder and names that as the data directory.
+The file beside this one holds measurements of cell nuclei and their diagnosis: the ten mean values of "Breast Cancer
+Wisconsin (Diagnostic)" by Wolberg, Mangasarian, Street and Street, UCI Machine Learning Repository, CC BY 4.0. A data
+owner with similar records puts them into a folder as `cells.csv` and passes this folder as the data directory.
 """
 
 import csv
@@ -16,8 +16,8 @@ from qidpfl_shared.workloads.records import Records
 from qidpfl_shared.workloads.workload import DataMissing
 
 DIAGNOSES = ("benign", "malignant")
-# What the measurements are divided by: round, public numbers. Means and deviations computed from the records would be
-# an unprotected release.
+# The measurements are divided by these public constants. Means and deviations computed from the records would be an
+# unprotected release.
 LARGEST = {
     **{"radius": 30.0, "texture": 40.0, "perimeter": 200.0, "area": 2500.0, "smoothness": 0.2, "compactness": 0.4},
     **{"concavity": 0.5, "concave_points": 0.25, "symmetry": 0.4, "fractal_dimension": 0.1},
@@ -25,7 +25,7 @@ LARGEST = {
 
 
 class Cells:
-    """Is a cell benign or malignant? Every fifth record is held out."""
+    """Classifies cells as benign or malignant. Every fifth record is held out."""
 
     labels = len(DIAGNOSES)
     convex = True

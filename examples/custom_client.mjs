@@ -1,28 +1,28 @@
-// A complete client in plain JavaScript: Node 20 or later, no package, no SDK. Softmax regression on records of its own.
+// A complete client in plain JavaScript (Node 20 or later, no packages, no SDK): softmax regression on its own records.
 //
 // usage: node examples/custom_client.mjs URL FILE_WITH_THE_ENROLMENT_CODE RECORDS.csv FOLDER_FOR_ITS_STATE
 //
-// RECORDS.csv holds one record per line: the features, already scaled, then the label. Noise comes from the operating
-// system's entropy. Killed and started again in the same folder it goes on as the same client, with the same bytes.
+// RECORDS.csv holds one record per line: the scaled features, then the label. The noise comes from the operating
+// system's entropy. After a restart with the same folder it continues as the same client and sends the same bytes.
 
 import { createHash, randomBytes } from "node:crypto";
 import { closeSync, existsSync, fsyncSync, mkdirSync, openSync, readFileSync, renameSync, writeSync } from "node:fs";
 import { join } from "node:path";
 
-const PRIVACY_VALUE = 1.0; // what a unit of budget is worth to the owner
+const PRIVACY_VALUE = 1.0; // the value of a unit of budget for the data owner
 const HISTOGRAM_RHO = 0.1;
-const LIFETIME_RHO = 2.0; // all that these records will ever sell in this task
+const LIFETIME_RHO = 2.0; // the budget of these records for the whole task
 const LONGEST_RETRY_AFTER_S = 60;
 
 const [url, codeFile, recordsFile, folder] = process.argv.slice(2);
 const address = new URL(url);
 if (address.protocol !== "https:" && !["127.0.0.1", "localhost", "[::1]"].includes(address.hostname)) {
-  throw new Error(`plain http to ${address.hostname} would show the token to the network`);
+  throw new Error(`plain http to ${address.hostname} would send the token unencrypted; use https`);
 }
 const code = readFileSync(codeFile, "utf8").trim();
 const task = `${address.href.replace(/\/$/, "")}/v1/tasks/${code.split(".")[0]}`;
 
-// --- state that survives a kill -------------------------------------------------------------------------------------
+// --- state that survives a crash ------------------------------------------------------------------------------------
 
 mkdirSync(folder, { recursive: true, mode: 0o700 });
 
@@ -52,7 +52,7 @@ class Problem extends Error {
   }
 }
 
-// Every call of a client may be repeated, as long as it says the same.
+// All calls are idempotent: a client may repeat a call with the same content.
 async function call(method, path, { body, headers = {}, waitS = 0, limit = 1 << 20 } = {}) {
   const authorization = state.token ? { Authorization: `Bearer ${state.token}` } : {};
   for (let attempt = 1; ; attempt++) {
@@ -90,7 +90,7 @@ function gaussian() {
   return Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
 }
 
-// Noise of 1/sqrt(rho) on every count, then the nearest whole counts that are not negative and add up to the size.
+// Add noise of 1/sqrt(rho) to every count, then find the nearest non-negative integers whose sum is the size.
 function privateHistogram(counts, rho) {
   const size = counts.reduce((sum, count) => sum + count, 0);
   const noisy = counts.map((count) => count + gaussian() / Math.sqrt(rho));
@@ -116,7 +116,7 @@ const records = readFileSync(recordsFile, "utf8").trim().split("\n").map((line) 
 });
 const inputs = records[0].features.length;
 
-// The mean of the clipped gradients of softmax regression; the layout is weight[label][feature], then bias[label].
+// The mean of the clipped gradients of softmax regression. The layout is weight[label][feature], then bias[label].
 function meanGradient(model, labels, clipNorm) {
   const mean = new Float64Array(model.length);
   for (const { features, label } of records) {
@@ -139,10 +139,10 @@ function meanGradient(model, labels, clipNorm) {
 
 async function noisedUpdate(offer, spec, rho) {
   const { bytes } = await call("GET", `/models/${offer.model_version}`, { limit: 4 * offer.dimension });
-  if (createHash("sha256").update(bytes).digest("hex") !== offer.model_digest) throw new Error("not the announced model");
+  if (createHash("sha256").update(bytes).digest("hex") !== offer.model_digest) throw new Error("the model is not the announced one");
   const model = Float64Array.from({ length: offer.dimension }, (_, i) => bytes.readFloatLE(4 * i));
   const clipNorm = spec.privacy.mechanism.clip_norm;
-  // Another record in the place of one moves the mean by at most 2C/n.
+  // Replacing one record changes the mean by at most 2C/n.
   const noiseStd = (2 * clipNorm) / records.length / Math.sqrt(2 * rho);
   const update = Buffer.alloc(4 * offer.dimension);
   meanGradient(model, spec.workload.labels, clipNorm).forEach((value, i) => {
@@ -155,7 +155,7 @@ async function noisedUpdate(offer, spec, rho) {
 
 async function enrol() {
   if (!state.token) {
-    save(); // the key, so that a repeat is the same client
+    save(); // store the key first, so that a retry enrols the same client
     const answer = read(await call("POST", "/clients", json({ enrolment_code: code, enrolment_key: state.key })));
     Object.assign(state, { token: answer.token, specDigest: answer.spec_digest });
     save();
@@ -165,7 +165,7 @@ async function enrol() {
   const parameters = (inputs + 1) * spec.workload.labels;
   const known = spec.layout.tensors.reduce((sum, { shape }) => sum + shape.reduce((a, b) => a * b, 1), 0) === parameters;
   if (!known || !spec.privacy.noise || spec.privacy.mechanism.name !== "gradient_once") {
-    throw new Error("this client knows softmax regression on its features, with gradient_once, only");
+    throw new Error("this client supports only softmax regression on its features with gradient_once");
   }
   return spec;
 }
@@ -181,7 +181,7 @@ async function profile(spec) {
       histogram_rho: HISTOGRAM_RHO,
       lifetime_rho: LIFETIME_RHO,
     };
-    save(); // noised once: drawn again it would be a second release
+    save(); // new noise would be a second release
   }
   await call("PUT", "/clients/me/profile", json(state.profile));
 }
@@ -202,15 +202,15 @@ async function runRound(offer, spec) {
     const spent = Object.values(state.budgets).reduce((sum, rho) => sum + rho, HISTOGRAM_RHO);
     const rho = Math.min(offer.total * share, spec.bounds.rho_max, LIFETIME_RHO - spent);
     if (!(rho > 0)) {
-      await call("PUT", `/rounds/${round}/budget`, json({ decline: true, reason: "nothing left to sell" }));
+      await call("PUT", `/rounds/${round}/budget`, json({ decline: true, reason: "no budget left" }));
       return;
     }
     state.budgets[round] = rho;
-    save(); // charged before anything is said
+    save(); // charge the budget before sending it
   }
   await call("PUT", `/rounds/${round}/budget`, json({ rho: state.budgets[round] }));
   if (!kept(name)) keep(name, await noisedUpdate(offer, spec, state.budgets[round]));
-  const update = kept(name); // from here on these bytes are the update of this round, and no others
+  const update = kept(name); // a retry sends the same bytes
   const digest = createHash("sha256").update(update).digest("base64");
   const headers = { "Content-Type": "application/octet-stream", "Content-Digest": `sha-256=:${digest}:` };
   await call("PUT", `/rounds/${round}/update`, { body: update, headers });

@@ -1,10 +1,10 @@
-"""A complete client of one's own on the SDK: softmax regression on a shard of the digits, in thirty lines of code.
+"""A complete custom client on the SDK: softmax regression on a shard of the digits, in thirty lines of code.
 
 usage: python examples/custom_client.py URL < FILE_WITH_THE_ENROLMENT_CODE
 
-Its gradients are real, clipped record by record, and noised from the operating system's entropy. It keeps nothing on
-disk: killed, it is gone, and must not be started again on the same records, which have been sold. A client that
-survives that keeps a journal, as `qidpfl-client` does.
+It computes real gradients, clips them per record and adds noise from the operating system's entropy. It stores nothing
+on disk, so it must not be restarted with the same records: it would spend their privacy budget twice. A client that can
+be restarted needs a journal, like `qidpfl-client`.
 """
 
 import contextlib
@@ -20,26 +20,26 @@ from qidpfl_shared.protocol.messages import Declaration, Profile
 code, draw = sys.stdin.readline().strip(), noise.SystemNoise().standard_normal
 task = api.TaskApi(api.connect(sys.argv[1]), task_id=api.split_code(code)[0])
 shard = slice(task.enrol(code=code).ordinal, 1437, 10)
-spec, digits, seen, left = task.task().spec, load_digits(), 0, 1.9  # all that these records will ever sell in rounds
+spec, digits, seen, left = task.task().spec, load_digits(), 0, 1.9  # the budget of these records for all rounds
 mechanism, weight, cap = spec.privacy.mechanism, spec.game.privacy_weight, spec.bounds.rho_max
-assert mechanism.name == "gradient_once" and spec.privacy.noise and spec.dimension == 650, "a task of another kind"
+assert mechanism.name == "gradient_once" and spec.privacy.noise and spec.dimension == 650, "unsupported task"
 x, y = np.insert(digits.data[shard] / 16, 64, 1.0, axis=1), np.eye(10)[digits.target[shard]]  # pixels and bias, labels
 
 counts = private_histogram(counts=y.sum(axis=0), rho=0.1, standard_noise=draw(10, release="histogram"))
 task.store_profile(Profile(label_counts=counts, size=len(y), privacy_value=1.0, histogram_rho=0.1, lifetime_rho=2.0))
 
-# Only rounds are news here, not their further attempts: what was said in the first one stands.
+# This client waits for new rounds only. It ignores further attempts of a round: its first answer stays valid.
 while (news := task.announcement(after=(seen, 1000))) is None or news.task_state in ("enrolling", "training"):
     seen = news.round.round_number if news and news.round else seen
     if news and news.round and news.round.standing == "invited":
         with contextlib.suppress(errors.RoundClosed):
-            # The best answer to reward and total, by a privacy value of 1.
+            # The best response to reward and total for a privacy value of 1.
             rho = min(left, cap, news.round.total * (1 - weight * news.round.total / news.round.reward_micro * 1e6))
             task.answer(seen, Declaration(rho=rho))
             model = task.model(news.round.model_version, digest=news.round.model_digest)
             odds = np.exp(x[:, :64] @ model[:640].reshape(10, 64).T + model[640:])
             error = odds / odds.sum(axis=1, keepdims=True) - y
-            # A record's gradient is the product of its error and its input, and so is the norm.
+            # The gradient of a record is the product of its error and its input, and so is the norm.
             scale = mechanism.clip_norm / np.linalg.norm(error, axis=1) / np.linalg.norm(x, axis=1)
             mean, left = (error * np.minimum(1, scale)[:, None]).T @ x / len(y), left - rho
             drawn = mechanism.build().noise_std(rho=rho, size=len(y)) * draw(650, release=f"round/{seen}")

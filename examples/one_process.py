@@ -1,8 +1,8 @@
-"""One whole task in one process, on scikit-learn's digits: the slow, obvious twin of the networked system.
+"""One whole task in one process, on scikit-learn's digits: a simple version of the networked system.
 
-Ten clients, three of them with two labels only, sell their privacy to one coordinator for twenty rounds. Everything is
-computed by `qidpfl_shared.core`; there is no network, no file and no torch. It is a simulation: its noise comes from
-numpy's generator, so nobody's data would be protected by it.
+Ten clients, three of them with only two labels, sell their privacy to one coordinator for twenty rounds.
+`qidpfl_shared.core` computes everything; there is no network, no file and no torch. This is a simulation: its noise
+comes from numpy's generator and protects no data.
 """
 
 import argparse
@@ -33,7 +33,7 @@ LABELS, TRAINING = 10, 1437
 
 @dataclass
 class Client:
-    """A data owner: its records, what a unit of privacy is worth to it, what it has released and earned."""
+    """A data owner: its records, its privacy value, its releases and its earnings."""
 
     features: Array
     labels: npt.NDArray[np.int64]
@@ -47,8 +47,8 @@ class Client:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Play one whole QI-DPFL task on the digits, in this process.")
-    parser.add_argument("--seed", type=int, help="repeat a run (default: a new one every time)")
+    parser = argparse.ArgumentParser(description="Run one whole QI-DPFL task on the digits in this process.")
+    parser.add_argument("--seed", type=int, help="repeat a run (default: a new seed every time)")
     rng = np.random.default_rng(parser.parse_args().seed)
 
     spec = preset("digits")
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def make_clients(spec: TaskSpec, rng: np.random.Generator) -> tuple[list[Client], tuple[Array, npt.NDArray[np.int64]]]:
-    """Divide the training digits: near-IID shards, but two labels only for the ordinals that the preset names."""
+    """Divide the training digits into near-IID shards. Ordinals that the preset names get only two labels."""
     data = load_digits()
     order = rng.permutation(len(data.target))
     features, labels = data.data[order] / 16, data.target[order]
@@ -82,7 +82,7 @@ def make_clients(spec: TaskSpec, rng: np.random.Generator) -> tuple[list[Client]
 
 
 def select_clients(spec: TaskSpec, clients: list[Client], rng: np.random.Generator) -> list[Client]:
-    """Noised label histograms in, verdicts out."""
+    """Select clients by their noised label histograms."""
     rho = spec.privacy.histogram_rho or 0.1
     histograms = []
     for client in clients:
@@ -110,7 +110,7 @@ def select_clients(spec: TaskSpec, clients: list[Client], rng: np.random.Generat
 def run_rounds(
     spec: TaskSpec, participants: list[Client], test: tuple[Array, npt.NDArray[np.int64]], rng: np.random.Generator
 ) -> float:
-    """All rounds: plan, answer, train, noise, audit, average, pay."""
+    """Run all rounds: plan, declare budgets, train, add noise, audit, aggregate, pay."""
     state = ServerState.start(np.zeros(spec.dimension, dtype=np.float32))
     left = spec.bounds.reward_total_micro
     accuracy = 0.0
@@ -157,7 +157,7 @@ def answer(
     state: ServerState,
     rng: np.random.Generator,
 ) -> tuple[list[float], list[bytes], int]:
-    """What the clients do: choose a budget, charge it, compute and noise; and how many uploads the audit flags."""
+    """Clients choose and charge budgets, train and add noise. The last value counts the uploads that are flagged."""
     mechanism = spec.privacy.mechanism.build()
     alpha = alpha_per_upload(alpha=spec.privacy.audit_alpha, clients=len(invited), rounds=spec.game.horizon)
     budgets, uploads, flagged = [], [], 0
@@ -189,7 +189,7 @@ def answer(
 def aggregate(
     spec: TaskSpec, state: ServerState, invited: list[Client], budgets: list[float], uploads: list[bytes]
 ) -> ServerState:
-    """The server's step along the weighted mean of the uploads."""
+    """Apply the weighted mean of the uploads to the model."""
     mechanism = spec.privacy.mechanism.build()
     weights = aggregation_weights(
         weighting=spec.aggregation.weighting,
@@ -210,7 +210,7 @@ def aggregate(
 def clipped_mean_gradient(parameters: npt.NDArray[np.float32], client: Client, *, clip_norm: float) -> Array:
     """The mean of the clipped per-record gradients of softmax regression.
 
-    A record's gradient is the outer product of its error and its features, so its norm is the product of theirs.
+    The gradient of a record is the outer product of its error and its features, so its norm is the product of theirs.
     """
     inputs = with_bias(client.features)
     errors = softmax(inputs @ matrix(parameters).T)
@@ -222,7 +222,7 @@ def clipped_mean_gradient(parameters: npt.NDArray[np.float32], client: Client, *
 
 
 def matrix(parameters: npt.NDArray[np.float32]) -> Array:
-    """Weights and bias side by side, from the flat layout (weight, bias)."""
+    """The matrix of weights and bias from the flat layout (weight, bias)."""
     weights = parameters[:-LABELS].reshape(LABELS, -1)
     return np.concatenate([weights, parameters[-LABELS:, None]], axis=1).astype(np.float64)
 
@@ -244,7 +244,7 @@ def evaluate(state: ServerState, features: Array, labels: npt.NDArray[np.int64])
 
 
 def summarise(spec: TaskSpec, clients: list[Client], participants: list[Client], accuracy: float) -> None:
-    """The ledgers, and what they add up to."""
+    """Print the ledgers and their totals."""
     delta = spec.privacy.delta
     print(f"\n  client   earned  spent rho  epsilon at delta {delta:g}")
     for ordinal, client in enumerate(clients):
@@ -254,7 +254,7 @@ def summarise(spec: TaskSpec, clients: list[Client], participants: list[Client],
     paid = sum(client.earned_micro for client in clients)
     print(f"\nAccuracy {accuracy:.3f} on held-out digits; {paid / MICRO:.6f} paid to {len(participants)} clients.")
     print(f"Privacy: {system_statement(accounts=[c.account for c in clients], delta=delta)}.")
-    print("With about 110 records per client that is a demonstration, not protection: privacy is bought with records.")
+    print("With about 110 records per client this is a demonstration: good protection needs more records.")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The whole system on this machine: a coordinator and ten clients, each a process of its own, over HTTP.
+"""The whole system on this machine: a coordinator and ten clients, each in its own process, over HTTP.
 
-Three clients hold two labels only and are refused; the others sell their privacy, round by round, each as dearly as it
-values it. Whoever is killed meanwhile, coordinator or client, is started again and goes on where it was.
+Three clients hold only two labels and are refused. The others sell privacy in every round, at a price that depends on
+their privacy values. A coordinator or client that is killed is restarted and continues.
 """
 
 import argparse
@@ -28,7 +28,7 @@ RETRIES = Retries(attempts=20, timeout_s=60.0, wait_initial_s=0.2, wait_max_s=2.
 
 def main() -> None:
     options = parse()
-    # A retry is no news: what was killed is reported once.
+    # Retries are expected here and need no log line: a killed process is reported once.
     stamina.instrumentation.set_on_retry_hooks([])
     signal.signal(signal.SIGTERM, stopped)
     try:
@@ -43,21 +43,21 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="examples/demo", description=__doc__)
-    parser.add_argument("--dataset", choices=SCENARIOS, default="digits", help="what is learnt (default: digits)")
-    parser.add_argument("--rounds", type=int, help="fewer rounds than usual")
-    parser.add_argument("--chart", type=Path, help="where the picture goes (default: results/demo-DATASET.png)")
+    parser.add_argument("--dataset", choices=SCENARIOS, default="digits", help="the data set (default: digits)")
+    parser.add_argument("--rounds", type=int, help="number of rounds (default: that of the preset)")
+    parser.add_argument("--chart", type=Path, help="file for the chart (default: results/demo-DATASET.png)")
     parser.add_argument("--keep", type=Path, help="keep state, journals and logs in this folder")
     parser.add_argument(
         "--kill-coordinator-in-round",
         type=int,
         metavar="T",
-        help="kill the coordinator there, to see that nothing is lost",
+        help="kill the coordinator in this round, to show that nothing is lost",
     )
     parser.add_argument(
         "--unsafe-seed",
         type=int,
         metavar="N",
-        help="repeat a run exactly: noise from a seed, which protects nothing",
+        help="UNSAFE: repeat a run exactly; noise from a seed protects nothing",
     )
     return parser.parse_args()
 
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
     chart = options.chart or Path("results") / f"demo-{options.dataset}.png"
     print_summary(record, testbed)
     draw(record, chart)
-    print(f"\nPicture: {chart}")
+    print(f"\nChart: {chart}")
     if options.keep:
         print(f"State, journals and logs: {folder}")
 

@@ -1,4 +1,4 @@
-"""The task in one picture."""
+"""The chart of a task."""
 
 from pathlib import Path
 
@@ -42,19 +42,19 @@ def _rewards(axes: Axes, record: TaskRecord) -> None:
     axes.plot(numbers, [from_micro(result.reward_micro) for result in record.rounds], label="reward")
     axes.plot(numbers, [from_micro(result.paid_micro) for result in record.rounds], "--", label="paid")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(title="Money", xlabel="round", ylabel="units", ylim=(0, None))
+    axes.set(title="Reward and payments", xlabel="round", ylabel="units", ylim=(0, None))
     axes.legend()
 
 
 def _budgets(axes: Axes, record: TaskRecord) -> None:
     by_value = sorted(record.selected, key=lambda client: client.privacy_value or 0)
-    for place, client in enumerate(by_value):
+    for index, client in enumerate(by_value):
         parts = [(result.round_number, part_of(result, client.ordinal)) for result in record.rounds]
         sold = [(number, part.rho) for number, part in parts if part is not None and part.delivered]
-        colour = plt.get_cmap("viridis")(place / max(1, len(by_value) - 1))
+        colour = plt.get_cmap("viridis")(index / max(1, len(by_value) - 1))
         axes.plot(*zip(*sold, strict=True), color=colour, label=f"#{client.ordinal}, ν = {client.privacy_value:.2f}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(title="Budgets: who values privacy less sells more", xlabel="round", ylabel="rho", ylim=(0, None))
+    axes.set(title="Budgets: a lower privacy value sells more", xlabel="round", ylabel="rho", ylim=(0, None))
     axes.legend(fontsize="small")
 
 
@@ -68,4 +68,4 @@ def _accuracy(axes: Axes, record: TaskRecord) -> None:
     epsilon.plot(numbers, [record.epsilon(rounds=number) for number in numbers], color="tab:purple", linestyle="--")
     epsilon.set(ylabel="epsilon (dashed)", ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(title="Accuracy (dotted: chance), and what it cost", xlabel="round", ylabel="accuracy", ylim=(0, 1))
+    axes.set(title="Accuracy (dotted: chance) and privacy loss", xlabel="round", ylabel="accuracy", ylim=(0, 1))

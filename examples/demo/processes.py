@@ -53,12 +53,12 @@ class Testbed:
         return self.folder / f"{ordinal}.journal.sqlite"
 
     def restart_killed(self) -> list[str]:
-        """Start again what was killed; their names."""
+        """Restart killed processes and return their names."""
         with self._restarting:
             return [service.name for service in (self.coordinator, *self.clients) if service.restart_if_killed()]
 
     def wait_for_clients(self) -> None:
-        """Let the clients read the end of the task and their last payment."""
+        """Wait until the clients have read the end of the task and their last payment."""
         deadline = time.monotonic() + _STOP_TIMEOUT_S
         while any(service.process.poll() is None for service in self.clients) and time.monotonic() < deadline:
             self.restart_killed()

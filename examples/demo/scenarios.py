@@ -1,17 +1,17 @@
-"""What the demo can show: a preset for ten clients, three of which hold two labels only."""
+"""The scenarios of the demo: presets for ten clients, three of which hold only two labels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 TEN_CLIENTS = {"workload": {"partition": {"clients": 10, "two_class_ordinals": [2, 5, 8]}}}
-# On a slow machine ten processes take a while to start: nobody is left behind.
+# Ten processes may start slowly, so the task waits for all of them.
 ALL_TEN = {"expected_clients": 10, "quiet_s": 600.0, "enrolment_window_s": 600.0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A task, and what a unit of privacy is worth to each client."""
+    """A task and the privacy values of its clients."""
 
     title: str
     preset: str

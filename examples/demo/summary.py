@@ -1,4 +1,4 @@
-"""What came of the task: every client's own ledger, and whether the money adds up."""
+"""The summary of the task: the ledgers of the clients, and a check that the payments add up."""
 
 from processes import Testbed
 from rich.console import Console
@@ -12,7 +12,7 @@ from qidpfl_shared.core.money import from_micro
 
 
 def print_summary(record: TaskRecord, testbed: Testbed) -> None:
-    """The ledgers, the money, the guarantee, and the coordinator's own audit."""
+    """Print the ledgers, the payments, the guarantee and the audit of the coordinator."""
     console = Console(highlight=False)
     table = Table(title="Ledgers, from the clients' own journals", title_justify="left", box=None)
     delta = record.task.spec.privacy.delta
@@ -46,5 +46,5 @@ def print_summary(record: TaskRecord, testbed: Testbed) -> None:
         f"Every record is protected with epsilon {record.epsilon(rounds=len(record.rounds)):.1f} at delta {delta:g};",
         end="",
     )
-    print(f" privacy is bought with records, and a client has {min(records)} to {max(records)}.")
+    print(f" a client has {min(records)} to {max(records)} records, and more records give more protection.")
     print(f"Audit of the coordinator: {audit(testbed.state_dir)}.")

@@ -1,4 +1,4 @@
-"""What happened in a task, as an admin can read it: the clients, the rounds, and what they add up to."""
+"""A task as an administrator can read it: clients, rounds and totals."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from qidpfl_shared.protocol.messages import ClientResult, ClientSummary, RoundRe
 
 @dataclass
 class TaskRecord:
-    """A task so far."""
+    """The current state of a task."""
 
     task: TaskView
     clients: list[ClientSummary] = field(default_factory=list)
@@ -20,7 +20,7 @@ class TaskRecord:
         return [client for client in self.clients if client.state == "selected"]
 
     def spent_rho(self, ordinal: int, *, rounds: int) -> float:
-        """What a client has released in its histogram and the first so many rounds."""
+        """The budget that a client has spent on its histogram and its first rounds."""
         client = next(client for client in self.clients if client.ordinal == ordinal)
         mechanism = self.task.spec.privacy.mechanism.build()
         size = client.size or 1
@@ -31,7 +31,7 @@ class TaskRecord:
         return (client.histogram_rho or 0.0) + sum(updates)
 
     def epsilon(self, *, rounds: int) -> float:
-        """The guarantee for every record after so many rounds: the worst over the clients."""
+        """The guarantee for every record after this number of rounds: that of the worst client."""
         worst = max(self.spent_rho(client.ordinal, rounds=rounds) for client in self.clients)
         return epsilon_from_rho(rho=worst, delta=self.task.spec.privacy.delta)
 
@@ -41,5 +41,5 @@ class TaskRecord:
 
 
 def part_of(result: RoundResult, ordinal: int) -> ClientResult | None:
-    """What one client did in a round."""
+    """The result of one client in a round."""
     return next((part for part in result.clients or () if part.ordinal == ordinal), None)

@@ -1,4 +1,4 @@
-"""Watching the task: who was selected, then a table that grows by a row with every settled round."""
+"""Shows the task while it runs: the selection, then one row of a table per settled round."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ _POLL_S = 0.3
 
 
 class Watch:
-    """Shows the task while it runs: live on a terminal, line by line in a pipe."""
+    """Shows the task: live on a terminal, line by line in a pipe."""
 
     def __init__(self, *, api: AdminApi, testbed: Testbed, kill_in_round: int | None) -> None:
         self._api = api
@@ -32,7 +32,7 @@ class Watch:
         self._failed: list[ProcessEnded] = []
 
     def until_the_end(self) -> TaskRecord:
-        """Watch until the task has ended."""
+        """Show the task until it has ended."""
         task_id = self._api.tasks()[0].task_id
         record = TaskRecord(self._api.task(task_id))
         with Live(console=self._console, auto_refresh=False, transient=True) as live, self._restarting(live):
@@ -51,14 +51,14 @@ class Watch:
 
     @contextmanager
     def _restarting(self, live: Live) -> Iterator[None]:
-        """Start again what is killed, also while a call waits for the answer of a coordinator that is gone."""
+        """Restart killed processes, in a thread: the main thread may be waiting for a killed coordinator."""
         over = threading.Event()
 
         def restart() -> None:
             while not over.wait(_POLL_S) and not self._failed:
                 try:
                     for name in self._testbed.restart_killed():
-                        live.console.print(f"{name} was killed: started again, it goes on where it was")
+                        live.console.print(f"{name} was killed; it was restarted and continues")
                 except ProcessEnded as error:
                     self._failed.append(error)
 
@@ -73,7 +73,7 @@ class Watch:
     def _follow(self, record: TaskRecord, live: Live) -> None:
         if record.task.state is TaskState.ENROLLING:
             live.update(
-                Text(f"{record.task.clients} of {self._testbed.scenario.clients} clients are here"), refresh=True
+                Text(f"{record.task.clients} of {self._testbed.scenario.clients} clients have enrolled"), refresh=True
             )
             return
         if not record.clients:
@@ -117,7 +117,7 @@ def _selection(record: TaskRecord) -> Table:
 
 
 def _table(record: TaskRecord) -> Table:
-    table = Table(title="Rounds: who sold how much privacy (rho), and for what", title_justify="left", box=None)
+    table = Table(title="Rounds: budgets of the clients (rho), reward and payments", title_justify="left", box=None)
     for name in _head(record):
         table.add_column(name, justify="right", no_wrap=True)
     for result in record.rounds:

@@ -5,7 +5,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -167,18 +167,24 @@ def gathered(path: Path) -> Tables:
 
 
 def _check_same(path: Path, known: Config, asked: Config) -> None:
-    """Check that all settings are the same. Only partitions and custom methods can be added later."""
+    """Check that all settings are the same. Only partitions and custom methods can be added later.
+
+    Descriptions (`about`) may change.
+    """
     shared = known.setup.partitions.keys() & asked.setup.partitions.keys()
-    before, now = (
-        config.setup.model_dump(mode="json", exclude={"partitions": config.setup.partitions.keys() - shared})
-        | {"reproducible": config.reproducible}
-        for config in (known, asked)
-    )
+    before, now = (_compared_settings(config, shared) for config in (known, asked))
     name = _first_difference(before, now)
     if name in ("dataset", "scale", "variant", "reproducible"):
         raise NotOurFolder(f"{path} holds results with another --{name}: {before[name]}; choose another --out")
     if name:
         raise NotOurFolder(f"{path} holds results with other settings: {name} differs; choose another --out")
+
+
+def _compared_settings(config: Config, partitions: Set[str]) -> dict[str, Any]:
+    setup = config.setup
+    values = setup.model_dump(mode="json", exclude={"about": True, "partitions": True})
+    compared = {name: setup.partitions[name].model_dump(mode="json", exclude={"about"}) for name in partitions}
+    return values | {"partitions": compared, "reproducible": config.reproducible}
 
 
 def _first_difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> str:

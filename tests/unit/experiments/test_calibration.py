@@ -1,4 +1,4 @@
-"""From the runs of a sweep to a curve, the rewards it admits, and a file for the coordinator."""
+"""Calibration: the curve of a sweep, the admissible rewards, and the overrides file."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def curve(total: float) -> float:
 
 
 def a_run(reward: float, accuracy: float | None = None, *, state: str = "finished") -> CellResult:
-    """A run in which everybody declares its equilibrium budget, with the accuracy of a known curve."""
+    """A run in which every client declares its equilibrium budget, with the accuracy of a known curve."""
     cell = GridBuilder(setup=SETUP).calibration_cell(partition="iid", reward=reward)
     total = float(equilibrium(reward=reward, privacy_values=VALUES, privacy_weight=WEIGHT).total)
     nothing: dict[str, Any] = dict.fromkeys(RoundRow.__dataclass_fields__, 0.0)
@@ -95,7 +95,7 @@ def test_a_sweep_that_does_not_reach_the_lower_target_admits_nothing() -> None:
     assert calibration.statement.endswith("no admissible rewards: outside_calibration")
 
 
-def test_runs_that_do_not_rise_admit_nothing_and_methods_are_compared_where_was_swept() -> None:
+def test_without_a_curve_methods_are_compared_in_the_swept_range() -> None:
     calibration = of_runs(*(a_run(reward, 0.5) for reward in (4, 8, 12, 16)))
     assert calibration.admissible is None and calibration.compared is not None
     assert (calibration.compared.minimum, calibration.compared.maximum) == (4, 16)

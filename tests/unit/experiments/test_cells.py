@@ -1,4 +1,4 @@
-"""The files of cells: what is finished is there again, everything else counts for nothing."""
+"""Cell files and the results folder: only finished cells with the same settings are reused."""
 
 import shutil
 from dataclasses import replace
@@ -63,7 +63,7 @@ def test_a_failed_cell_is_run_again_but_listed(tmp_path: Path) -> None:
     assert [result.cell.reason for result in files.all()] == ["a fleet was killed"]
 
 
-def test_the_result_of_other_settings_counts_for_nothing(tmp_path: Path) -> None:
+def test_the_result_of_other_settings_is_not_used(tmp_path: Path) -> None:
     files, cell = CellFiles(tmp_path), a_cell()
     files.write(cell, a_result(cell))
     assert files.read(replace(cell, privacy_value="1:2")) is None
@@ -119,6 +119,12 @@ def test_a_folder_belongs_to_one_setup(tmp_path: Path, changes: dict[str, object
         folder_of(tmp_path, SETUP.model_copy(update=changes))
 
 
+def test_descriptions_of_a_setup_may_change(tmp_path: Path) -> None:
+    folder_of(tmp_path)
+    partitions = {"iid": SETUP.partitions["iid"].model_copy(update={"about": "another text"})}
+    folder_of(tmp_path, SETUP.model_copy(update={"about": "another text", "partitions": partitions}))
+
+
 def test_noise_from_a_seed_and_from_the_system_are_not_mixed(tmp_path: Path) -> None:
     folder_of(tmp_path)
     with pytest.raises(NotOurFolder, match="with another --reproducible: False; choose another --out"):
@@ -134,7 +140,7 @@ def test_partitions_are_added_to_a_folder(tmp_path: Path) -> None:
     assert {spec["workload"]["partition"]["kind"] for spec in config.specs.values()} == {"iid", "dirichlet_class"}
 
 
-def test_changed_rules_of_ones_own_make_their_results_void_and_nobody_elses(tmp_path: Path) -> None:
+def test_changed_custom_rules_remove_only_their_own_results(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, mine="before")
     ours, own = a_cell(), replace(a_cell(), key=replace(a_cell().key, method="mine"))
     for cell in (ours, own):

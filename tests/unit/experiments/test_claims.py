@@ -132,7 +132,7 @@ def test_selection_that_makes_it_worse_does_not_hold_and_says_so() -> None:
     assert "the opposite holds" in found.remarks
 
 
-def test_selection_that_keeps_everybody_changes_nothing() -> None:
+def test_a_selection_that_keeps_all_clients_changes_nothing() -> None:
     rows = [
         cell(method, seed, accuracy=0.8 + seed / 100, selected=CLIENTS, digest=f"model-{seed}")
         for method in ("fedavg", "fedavg-select")
@@ -144,7 +144,7 @@ def test_selection_that_keeps_everybody_changes_nothing() -> None:
     assert found.remarks == ("selection kept all clients", "identical models")
 
 
-def test_selection_that_keeps_everybody_in_some_seeds_says_in_how_many() -> None:
+def test_a_selection_that_keeps_all_clients_in_some_seeds_says_in_how_many() -> None:
     rows = [
         replace(row, selected=CLIENTS) if row.method == "fedavg" or row.seed == 1 else row
         for row in cells({"fedavg": [80, 90, 70], "fedavg-select": [81, 91, 71]})
@@ -274,7 +274,7 @@ def test_where_nothing_is_admissible_the_swept_rewards_are_the_range() -> None:
     assert "QI-DPFL pays the largest swept reward in 12 of 12 rounds" in remarks
 
 
-def test_a_method_of_ones_own_is_compared_with_qi_dpfl_and_nothing_else() -> None:
+def test_a_custom_method_is_only_compared_with_qi_dpfl() -> None:
     found = outcomes(results(methods=("qi-dpfl", "my-rule"), partitions=("dirichlet",)))
     own = [one.claim.identifier for one in found if one.claim.source == "own"]
     assert own == ["my-rule-accuracy", "my-rule-reward", "my-rule-cost"]

@@ -87,7 +87,7 @@ def test_no_two_methods_look_alike() -> None:
     assert len({(look.colour, look.line, look.marker) for look in shown}) == len(BY_NAME) + 6
 
 
-def test_a_method_looks_the_same_whatever_else_is_shown() -> None:
+def test_a_method_looks_the_same_in_all_figures() -> None:
     assert looks([])["qi-dpfl"] == LOOKS["qi-dpfl"]
 
 
@@ -99,7 +99,7 @@ def test_lines_are_the_means_of_the_seeds(everything: Tables) -> None:
     assert curves(made.draw())[f"{look.colour} {look.line}"][-1] == pytest.approx(100 * mean)
 
 
-def test_a_method_of_ones_own_is_shown_among_the_strategies(everything: Tables) -> None:
+def test_a_custom_method_is_shown_with_the_strategies(everything: Tables) -> None:
     figure = drawing(accuracy_of_strategies(everything, LOOKS)).draw()
     names = [label.get_text() for label in figure.axes[1].get_yticklabels()]
     assert names[-1] == "my-rule"

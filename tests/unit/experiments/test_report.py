@@ -113,7 +113,7 @@ def test_failed_runs_of_sweeps_are_told_too(tmp_path: Path, name: str) -> None:
         "the fleet was killed",
         "tuning, learning rate 8",
         "it diverged",
-        "1 more failed",
+        "1 more run failed",
     ):
         assert told in text, told
 
