@@ -5,10 +5,9 @@ import hashlib
 import os
 import struct
 import sys
-import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +30,7 @@ from qidpfl_shared.workloads.networks import (
 from qidpfl_shared.workloads.partitions import all_shards
 from qidpfl_shared.workloads.torchvision_import import import_torchvision
 from qidpfl_shared.workloads.workload import DataMissing, LayoutMismatch, UnknownWorkload, Workload, WorkloadError
+from support.local_http import served
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = f"{ROOT / 'examples' / 'csv_workload.py'}:Cells"
@@ -293,16 +293,11 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             path.write_bytes(gzip.compress(data))
             resources.append((path.name, hashlib.md5(path.read_bytes()).hexdigest()))
     quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
     source = import_torchvision().MNIST
-    monkeypatch.setattr(source, "mirrors", [f"http://127.0.0.1:{server.server_port}/"])
-    monkeypatch.setattr(source, "resources", resources)
-    yield folder
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with served(partial(quiet, directory=str(folder))) as address:
+        monkeypatch.setattr(source, "mirrors", [f"{address}/"])
+        monkeypatch.setattr(source, "resources", resources)
+        yield folder
 
 
 def test_missing_files_are_downloaded_once_with_progress(

@@ -2,12 +2,11 @@
 
 import json
 import re
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,6 +15,7 @@ import numpy as np
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 from qidpfl_shared.protocol.wire import digest_of, encode
+from support.local_http import served
 
 TASK = "0123456789abcdef"
 CODE = f"{TASK}.the-secret-of-the-task"
@@ -168,16 +168,8 @@ class HostileCoordinator:
 @contextmanager
 def serving(hostile: HostileCoordinator) -> Iterator[HostileCoordinator]:
     """The coordinator on a free port, over real HTTP."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hostile": hostile}))
-    server.daemon_threads = True
-    server.block_on_close = False
-    hostile.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
-    try:
+    with served(type("Handler", (_Handler,), {"hostile": hostile})) as hostile.url:
         yield hostile
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,14 +1,14 @@
 """A proxy before a coordinator that remembers every update that ever passed, and can interfere on its way."""
 
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http.client import HTTPConnection, HTTPException
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import urlsplit
+
+from support.local_http import served
 
 
 class Moment(StrEnum):
@@ -35,24 +35,9 @@ class RecordingProxy:
 def recording(target: str) -> Iterator[RecordingProxy]:
     """A proxy that runs as long as this does."""
     proxy = RecordingProxy(target)
-    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": proxy}))
-    proxy.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, args=[0.05], daemon=True).start()
-    try:
+    handler = type("Handler", (_Handler,), {"proxy": proxy})
+    with served(handler, receive_buffer=4096) as proxy.url:
         yield proxy
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def server_bind(self) -> None:
-        # Little fits into the way: who uploads a megabyte is still sending when the proxy has read the half of it.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        super().server_bind()
 
 
 class _Handler(BaseHTTPRequestHandler):
