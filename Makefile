@@ -53,7 +53,7 @@ types: $(INSTALLED)  ## check the types, strictly
 	$(BIN)/mypy $(foreach p,$(PROJECTS),$(p)/qidpfl_$(p)) tests benchmarks examples
 
 # Each process of the tests writes a file of its own; the floor is in pyproject.toml.
-coverage: $(INSTALLED)  ## run all tests and fail if they cover less than the floor
+coverage: $(INSTALLED)  ## run the tests and fail if they cover less than the floor
 	$(BIN)/coverage erase
 	$(BIN)/coverage run $(ALL_TESTS)
 	$(BIN)/coverage combine --quiet
