@@ -1,4 +1,4 @@
-"""What all commands share: how they fail, how they are stopped, and options that several of them have."""
+"""What all commands share: error messages, signals, and common options."""
 
 import inspect
 import signal
@@ -18,9 +18,9 @@ Result = TypeVar("Result")
 def one_line_errors(
     program: str, *expected: type[Exception]
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """End with one readable line instead of a traceback, for what a user or the machine can get wrong.
+    """Print one readable line instead of a traceback, and exit with status 1.
 
-    Besides the expected errors these are values that do not validate, and whatever the operating system refuses.
+    This applies to the expected errors, to values that do not validate, and to errors of the operating system.
     """
 
     def decorated(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -43,13 +43,13 @@ def one_line_errors(
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first thing that does not validate, in one line: where, and why; what was given is not repeated."""
+    """Return the place and the reason of the first validation error in one line, without the given value."""
     first = error.errors(include_input=False, include_url=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
 
 
 def sharing_options(build: Callable[..., Any]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Give a command the options of `build`, and hand it what `build` makes of them as its first argument."""
+    """Give a command the options of `build`, and pass the result of `build` as its first argument."""
     shared = inspect.signature(build).parameters
 
     def decorated(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -60,7 +60,7 @@ def sharing_options(build: Callable[..., Any]) -> Callable[[Callable[..., Result
 
         signature = inspect.signature(function)
         own = [part.replace(kind=inspect.Parameter.KEYWORD_ONLY) for part in list(signature.parameters.values())[1:]]
-        # Help shows them in this order: what must be given first.
+        # The help shows them in this order: required options first.
         options = sorted([*own, *shared.values()], key=lambda part: part.default is not inspect.Parameter.empty)
         wrapped.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
         return wrapped
@@ -74,14 +74,14 @@ def output_width() -> int | None:
 
 
 class Stopped(BaseException):
-    """SIGTERM or Ctrl-C: end now."""
+    """SIGTERM or Ctrl-C was received: stop now."""
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """Raise `Stopped` at the first signal to stop; later ones, and those that come while Python exits, are ignored.
+    """Raise `Stopped` at the first signal to stop. Ignore later signals, also while Python exits.
 
-    Python gives up its handlers while it leaves, which takes a while with torch: a signal would count as a crash.
+    Python removes its handlers at its exit, which takes some time with torch. A signal then would look like a crash.
     """
     for number in _STOPPING:
         signal.signal(number, _stop)
@@ -95,7 +95,7 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    # A second signal would interrupt the leaving itself.
+    # A second signal would interrupt the clean-up.
     _ignore_signals()
     raise Stopped
 

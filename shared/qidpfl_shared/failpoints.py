@@ -1,13 +1,13 @@
-"""Named places where a test may end the process, as a power cut would.
+"""Failpoints: named places where a test can kill the process, as a power failure would.
 
-`QIDPFL_FAILPOINT=settle.before_commit:3` kills this process at the third time it gets to that place.
+`QIDPFL_FAILPOINT=settle.before_commit:3` kills the process when it reaches that place for the third time.
 """
 
 import os
 import signal
 from collections import Counter
 
-# The failpoints of the coordinator that a whole task reaches.
+# The failpoints that the server reaches in a complete task.
 SERVER_FAILPOINTS = (
     "enrol.before_commit",
     "enrol.after_commit",
@@ -35,7 +35,7 @@ _hits: Counter[str] = Counter()
 
 
 def failpoint(name: str) -> None:
-    """Die here if the environment says so."""
+    """Kill the process here if the environment names this failpoint."""
     wanted = os.environ.get("QIDPFL_FAILPOINT")
     if wanted is None:
         return

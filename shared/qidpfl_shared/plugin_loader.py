@@ -1,6 +1,6 @@
-"""Code of a user's own, from a file that the owner of this machine names on a command line.
+"""Import a user's file as a module. The owner of this machine names it on a command line.
 
-Importing runs code, so that the name never comes from a coordinator, a client or a task.
+Importing runs code. The name therefore never comes from a server, a client or a task.
 """
 
 import importlib.util
@@ -10,19 +10,28 @@ from types import ModuleType
 
 
 class CannotImport(Exception):
-    """There is no such file, or running it failed; says which in one line."""
+    """There is no such file, or it failed. The message is one line that says which."""
 
 
 def module_of_file(path: Path, *, kind: str) -> ModuleType:
-    """The file as a module, run now. `kind` keeps files of one name for different purposes apart."""
+    """Import the file and return the module. `kind` keeps files with the same name but different purposes apart.
+
+    Raises `CannotImport` if the file is missing, is not a Python file, or fails.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "mine.py").write_text("ANSWER = 42")
+    ...     module_of_file(Path(folder) / "mine.py", kind="example").ANSWER
+    42
+    """
     if not path.is_file():
         raise CannotImport(f"there is no file {path}")
     name = f"qidpfl_own_{kind}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise CannotImport(f"{path} is no Python file: its name does not end in .py")
+        raise CannotImport(f"{path} is not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up there.
+    # Dataclasses look up their module there.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -33,5 +42,5 @@ def module_of_file(path: Path, *, kind: str) -> ModuleType:
 
 
 def described(error: BaseException) -> str:
-    """What went wrong in somebody's code, in one line."""
+    """Return the type and the message of an error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

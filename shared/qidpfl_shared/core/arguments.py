@@ -1,4 +1,4 @@
-"""Checks of arguments, and the one error that an impossible argument raises."""
+"""The checks of arguments, and `ImpossibleArgument`, the only error that they raise."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ LARGEST_WHOLE = 2**53
 
 
 class ImpossibleArgument(ValueError):
-    """An argument that no caller can mean; the message names it, shows its value and says what is possible."""
+    """An argument outside its range. The message names it, shows its value and says what is possible."""
 
     def __init__(self, name: str, value: object, requirement: str) -> None:
         try:
@@ -36,7 +36,7 @@ class ImpossibleArgument(ValueError):
 
 
 def real(name: str, value: object) -> float:
-    """A finite number as float; text, truth values, NaN and infinities are refused."""
+    """A finite number as float. Text, booleans, NaN and infinities are refused."""
     number = _as_float(name, value)
     if not math.isfinite(number):
         raise ImpossibleArgument(name, value, "must be finite")
@@ -52,7 +52,7 @@ def positive(name: str, value: object) -> float:
 
 
 def magnitude(name: str, value: object) -> float:
-    """A number above 0 whose square is neither lost nor infinite: what physical constants are."""
+    """A number above 0 whose square neither underflows nor overflows."""
     number = positive(name, value)
     if not 1e-60 <= number <= 1e60:
         raise ImpossibleArgument(name, value, "must lie between 1e-60 and 1e60")
@@ -68,7 +68,7 @@ def non_negative(name: str, value: object) -> float:
 
 
 def limit(name: str, value: object) -> float:
-    """An upper limit: at least 0, where infinity means that there is none."""
+    """An upper limit: at least 0; infinity means no limit."""
     number = _as_float(name, value)
     if math.isnan(number) or number < 0:
         raise ImpossibleArgument(name, value, "must be a limit of at least 0 (infinity: no limit)")
@@ -120,14 +120,14 @@ def whole(name: str, value: object, *, minimum: int = 0) -> int:
 
 
 def truth(name: str, value: object) -> bool:
-    """A truth value, and nothing that merely counts as one."""
+    """A boolean. Other values that Python treats as true or false are refused."""
     if not isinstance(value, bool | np.bool_):
         raise ImpossibleArgument(name, value, "must be true or false")
     return bool(value)
 
 
 def choice(name: str, value: object, kind: type[Kind]) -> Kind:
-    """A member of an enumeration, given as such or by its value."""
+    """A member of an enumeration, given as a member or as its value."""
     try:
         return kind(value)
     except ValueError:
@@ -157,15 +157,15 @@ def non_negative_vector(name: str, values: object, *, length: int | None = None)
 
 
 def limit_vector(name: str, values: object, *, length: int) -> Vector:
-    """A fresh vector of upper limits, each at least 0, where infinity means that there is none."""
+    """A fresh vector of upper limits, each at least 0; infinity means no limit."""
     array = _as_vector(name, values, length)
-    # NaN compares false, so it is refused together with the negative limits.
+    # A comparison with NaN is false, so this refuses NaN and negative limits.
     _require_all(name, array, array >= 0, "must be a limit of at least 0 (infinity: no limit)")
     return array
 
 
 def cap_vector(values: object | None, *, length: int) -> Vector:
-    """The clients' caps; None means that nobody has one."""
+    """The clients' caps; None means that no client has one."""
     return np.full(length, np.inf) if values is None else limit_vector("caps", values, length=length)
 
 
@@ -184,7 +184,7 @@ def size_vector(name: str, values: object, *, length: int | None = None) -> Vect
 
 
 def count_table(name: str, rows: object, *, width: int | None) -> Vector:
-    """A fresh matrix of counts; without any row it has none of `width` columns (1 if that is open too)."""
+    """A fresh matrix of counts. Without rows it has `width` columns, or 1 if `width` is None."""
     table = _as_numbers(name, rows)
     if table.ndim == 1 and table.size == 0:
         return np.zeros((0, width or 1))
@@ -196,7 +196,7 @@ def count_table(name: str, rows: object, *, width: int | None) -> Vector:
 
 
 def mask(name: str, values: object, *, length: int) -> Mask:
-    """A fresh array of truth values."""
+    """A fresh array of booleans."""
     try:
         array = np.array(values)
     except ValueError as error:
@@ -227,14 +227,14 @@ def _as_vector(name: str, values: object, length: int | None) -> Vector:
 
 
 def _as_numbers(name: str, values: object) -> Vector:
-    """A fresh float64 array of whole or real numbers: no text, truth values or complex numbers, not even among them."""
+    """A fresh float64 array of whole or real numbers. One text, boolean or complex number among them is refused."""
     if not isinstance(values, np.ndarray | Sequence) or isinstance(values, str | bytes):
         raise ImpossibleArgument(name, values, "must be a sequence of numbers")
     try:
         raw = np.asarray(values)
     except (TypeError, ValueError, OverflowError) as error:
         raise ImpossibleArgument(name, values, "must be a sequence of numbers") from error
-    # numpy turns truth values beside numbers into numbers without a word.
+    # numpy silently converts booleans next to numbers into numbers.
     hidden = not isinstance(values, np.ndarray) and any(isinstance(value, bool | np.bool_) for value in values)
     if hidden or (raw.size > 0 and raw.dtype.kind not in "iuf"):
         raise ImpossibleArgument(name, values, "must be a sequence of numbers")

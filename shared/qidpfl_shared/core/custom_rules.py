@@ -1,6 +1,6 @@
-"""Rules of a user's own: what a function that chooses rewards or clients is asked, and the check of what it answers.
+"""Custom rules: what a user's function for rewards or selection receives, and the check of what it returns.
 
-A rule should answer from its question alone, and the same whenever it is asked: an audit asks it again.
+A rule must be deterministic and use its question only, because an audit calls it again.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from .reward import CostModel, Market, RewardRange, Weighting
 
 
 class CustomRuleFailed(Exception):
-    """A user's rule raised an error, or answered something that cannot be used. The message shows none of its data."""
+    """A user's rule raised an error or returned an unusable value. The message shows none of its data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PastRound:
-    """A round that was paid: its reward, and the accuracy of its model on held-out records (None: not evaluated)."""
+    """A settled round: its reward, and the accuracy of its model on held-out records (None: not evaluated)."""
 
     reward: float
     accuracy: float | None = None
@@ -29,20 +29,23 @@ class PastRound:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RewardQuestion:
-    """What should this round pay? Money is in units; arrays have one entry per invited client and cannot be changed.
+    """The argument of a custom `reward` function. Money is in units. Arrays are read-only: one entry per invitation.
 
-    The answer is a wish: the reward range, the largest reward and what is left of the total bound it as they bound
-    every policy.
+    The server bounds the returned reward as for every policy: by the reward range, the largest reward of a round, and
+    what is left of the total.
+
+    >>> def reward(question: RewardQuestion) -> float:
+    ...     return 10.0 if question.round_number == 1 else question.rewards[-1] * 1.1
     """
 
     round_number: int
-    """The round to be opened: 1, 2, … up to `horizon`."""
+    """The round that opens: 1, 2, … up to `horizon`."""
     past: tuple[PastRound, ...]
-    """The rounds before it, the first one first."""
+    """The earlier rounds in order."""
     privacy_values: Vector
     """What a unit of budget is worth to each client (ν)."""
     sizes: Vector
-    """How many records each client has."""
+    """The number of records of each client."""
     caps: Vector
     """The largest budget each client can declare in this round (ρ)."""
     noise_scales: Vector
@@ -56,7 +59,7 @@ class RewardQuestion:
     reward_range: RewardRange
     """The rewards that are admissible; its maximum may be infinite."""
     reward_left: float
-    """What the task may still pay, in this round and all later ones; a larger reward ends it."""
+    """What the task may still pay in this and all later rounds. A larger reward ends the task."""
 
     @property
     def horizon(self) -> int:
@@ -65,16 +68,16 @@ class RewardQuestion:
 
     @property
     def accuracies(self) -> tuple[float | None, ...]:
-        """The accuracy after each round so far; None where it was not evaluated."""
-        return tuple(held.accuracy for held in self.past)
+        """The accuracy after each earlier round; None if it was not evaluated."""
+        return tuple(past.accuracy for past in self.past)
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        """What each round so far has offered."""
-        return tuple(held.reward for held in self.past)
+        """The reward of each earlier round."""
+        return tuple(past.reward for past in self.past)
 
     def optimal_reward(self) -> float:
-        """What policy `optimal` would wish to pay: the reward that costs the server least (Theorem 2, with caps)."""
+        """Return the reward of policy `optimal`: the one with the least cost for the server (Theorem 2, with caps)."""
         market = Market(
             cost_model=self.cost_model,
             weighting=self.weighting,
@@ -88,24 +91,28 @@ class RewardQuestion:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SelectionQuestion:
-    """Who takes part? Arrays have one entry (or row) per client with records and cannot be changed."""
+    """The argument of a custom `select` function. Arrays are read-only, one entry or row per client with records.
+
+    >>> def select(question: SelectionQuestion) -> list[bool]:
+    ...     return [bool(size >= 100) for size in question.sizes]
+    """
 
     label_counts: Vector
-    """How many records of each label each client has told of: clients x labels. Noised ones, as a rule."""
+    """The reported number of records per label: clients x labels. Usually with noise."""
     label_distances: Vector
     """Each client's L1 distance to the reference, from 0 to 2."""
     reference: Vector
     """The reference distribution of labels; it adds up to 1."""
     sizes: Vector
-    """How many records each client has."""
+    """The number of records of each client."""
     privacy_values: Vector
     """What a unit of budget is worth to each client (ν)."""
     min_clients: int
-    """With fewer than these the task fails, or is filled up with the nearest of the others."""
+    """With fewer clients the task fails, or the nearest of the others are added."""
 
     @property
     def clients(self) -> int:
-        """How many there are to choose from."""
+        """The number of clients to choose from."""
         return self.label_distances.size
 
 
@@ -116,33 +123,42 @@ CustomSelect = Callable[[SelectionQuestion], Sequence[bool] | Mask]
 
 
 def read_only(array: Vector) -> Vector:
-    """A copy that nobody can write to."""
+    """Return a read-only copy."""
     copy = np.array(array)
     copy.setflags(write=False)
     return copy
 
 
-def ask_reward(own: CustomReward, question: RewardQuestion) -> float:
-    """The reward that a user's rule wishes to pay. Raises `CustomRuleFailed` unless it is finite and at least 0."""
-    answer = _answer("reward", own, question)
+def ask_reward(rule: CustomReward, question: RewardQuestion) -> float:
+    """Call a custom `reward` function. Raises `CustomRuleFailed` if it fails or its result is not finite or below 0."""
+    answer = _answer("reward", rule, question)
     try:
         return arguments.non_negative("reward", answer)
     except ImpossibleArgument as error:
         raise CustomRuleFailed(f"reward() returned {_shown(answer)}, not a finite number of at least 0") from error
 
 
-def ask_selection(own: CustomSelect, question: SelectionQuestion) -> Mask:
-    """Whom a user's rule keeps. Raises `CustomRuleFailed` unless it says true or false of every client."""
-    answer = _answer("select", own, question)
+def ask_selection(rule: CustomSelect, question: SelectionQuestion) -> Mask:
+    """Call a custom `select` function. Raises `CustomRuleFailed` if it fails or does not return one bool per client.
+
+    >>> question = SelectionQuestion(
+    ...     label_counts=np.array([[50.0, 50.0], [10.0, 0.0]]), label_distances=np.array([0.0, 1.0]),
+    ...     reference=np.array([0.5, 0.5]), sizes=np.array([100.0, 10.0]), privacy_values=np.array([1.0, 1.0]),
+    ...     min_clients=1,
+    ... )
+    >>> ask_selection(lambda question: question.sizes >= 100, question).tolist()
+    [True, False]
+    """
+    answer = _answer("select", rule, question)
     try:
         return arguments.mask("selection", answer, length=question.clients)
     except ImpossibleArgument as error:
         raise CustomRuleFailed(f"select() returned {_shown(answer)}, not {question.clients} truth values") from error
 
 
-def _answer(name: str, own: Callable[[Question], Answer], question: Question) -> Answer:
+def _answer(name: str, rule: Callable[[Question], Answer], question: Question) -> Answer:
     try:
-        return own(question)
+        return rule(question)
     except (Exception, SystemExit) as error:
         raise CustomRuleFailed(f"{name}() raised {type(error).__name__}") from error
 

@@ -1,7 +1,7 @@
-"""One round, from its participants to the reward and total that are announced: `plan_round`.
+"""`plan_round`: from the participants of a round to the announced reward and total.
 
-What a client keeps to itself (fixed costs, a lower limit of its own) cannot be planned for; it shows later as a smaller
-budget or a decline.
+The plan cannot use what only the client knows, such as fixed costs or a lower limit. Such a client later declares a
+smaller budget or declines.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from .round_rules import Participant, RoundRules
 
 
 class Standing(StrEnum):
-    """How a participant stands in a round: invited, or why not."""
+    """Whether a participant is invited to a round; if not, the reason."""
 
     INVITED = "invited"
     MIN_SHARE = "min_share"
@@ -31,7 +31,7 @@ class Standing(StrEnum):
 
 
 class PlanStatus(StrEnum):
-    """Whether the round can be held, and if not, why."""
+    """Whether the round can take place; if not, the reason."""
 
     PLANNED = "planned"
     TOO_FEW_CLIENTS = "too_few_clients"
@@ -40,7 +40,7 @@ class PlanStatus(StrEnum):
 
 
 class RewardBound(StrEnum):
-    """Which bound, if any, decided the reward instead of the policy."""
+    """Which bound, if any, determined the reward instead of the policy."""
 
     NONE = "none"
     RANGE_MINIMUM = "range_minimum"
@@ -50,10 +50,10 @@ class RewardBound(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundPlan:
-    """What is announced, and why: the reward, the equilibrium total, and how everybody stands.
+    """The plan of a round: the reward, the equilibrium total, and the standing of each participant.
 
-    `budgets` are the equilibrium budgets the total is made of; they are expectations, not announced to anybody.
-    `wished_reward` is what the policy alone would pay, and `bound` what changed it.
+    `total` is the sum of `budgets`, the expected equilibrium budgets, which are not announced. `wished_reward` is the
+    reward of the policy before bounds, and `bound` says which bound changed it.
     """
 
     status: PlanStatus
@@ -68,7 +68,7 @@ class RoundPlan:
 
     @property
     def invited(self) -> int:
-        """How many are asked to bid."""
+        """The number of invited clients."""
         return self.standings.count(Standing.INVITED)
 
 
@@ -81,13 +81,22 @@ def plan_round(
     past: Sequence[PastRound] = (),
     custom_reward: CustomReward | None = None,
 ) -> RoundPlan:
-    """Whom to invite and what to offer.
+    """Decide which clients to invite and which reward to announce.
 
-    In this order: able clients, invitation, reward, its bounds, micro-units, equilibrium with caps. The reward is
-    rounded before the total is computed, so that every client can check its best response against exactly what was
-    announced. `reward_left_micro` is what the task may still pay: a reward that does not fit ends the task.
+    The steps are: clients with a cap above 0, invitation, reward, its bounds, micro-units, equilibrium with caps. The
+    reward is rounded before the total is computed, so each client can check its best response against exactly the
+    announced numbers. `reward_left_micro` is what the task may still pay. A larger reward ends the task.
 
-    Policy `own` needs `custom_reward`, and asks it with the `past` rounds; may raise `CustomRuleFailed`.
+    Policy `own` calls `custom_reward` with the `past` rounds. Raises `CustomRuleFailed` if that function fails, and
+    `ImpossibleArgument` for a value outside its range.
+
+    >>> from qidpfl_shared.protocol.presets import preset
+    >>> participants = [Participant(privacy_value=value, size=100) for value in (0.9, 1.0, 1.1)]
+    >>> plan = plan_round(
+    ...     rules=preset("digits").round_rules(), round_number=1, participants=participants, reward_left_micro=10**9
+    ... )
+    >>> plan.status.value, plan.invited, round(plan.reward_micro / MICRO, 2), round(plan.total, 3)
+    ('planned', 3, 18.28, 0.406)
     """
     arguments.whole("reward_left_micro", reward_left_micro)
     rules.cost_model.check_round(round_number)
@@ -125,7 +134,7 @@ def plan_round(
 
 @dataclass(frozen=True)
 class _Field:
-    """The participants as arrays, and how each stands."""
+    """The participants as arrays, and the standing of each."""
 
     values: Vector
     sizes: Vector
@@ -157,7 +166,7 @@ class _Field:
 
 
 def _standing(participant: Participant, cap: float) -> Standing:
-    """How a participant stands before the game is looked at."""
+    """Return the standing of a participant before the game is solved."""
     if participant.set_aside:
         return Standing.SET_ASIDE
     return Standing.INVITED if cap > 0 else Standing.NO_BUDGET
@@ -166,7 +175,7 @@ def _standing(participant: Participant, cap: float) -> Standing:
 def _question(
     rules: RoundRules, round_number: int, field: _Field, reward_left_micro: int, past: Sequence[PastRound]
 ) -> RewardQuestion:
-    """What a policy may look at: of the participants those who are invited."""
+    """Return what a policy may use: the data of the invited participants."""
     invited = field.invited
     return RewardQuestion(
         round_number=round_number,
@@ -184,7 +193,7 @@ def _question(
 
 
 def _wished_reward(rules: RoundRules, question: RewardQuestion, custom_reward: CustomReward | None) -> float:
-    """What the policy alone would pay."""
+    """Return the reward of the policy before bounds."""
     match rules.policy:
         case RewardPolicy.OPTIMAL:
             return question.optimal_reward()
@@ -204,7 +213,7 @@ def _wished_reward(rules: RoundRules, question: RewardQuestion, custom_reward: C
 
 
 def _bounded(rules: RoundRules, wished: float) -> tuple[int, RewardBound]:
-    """The wished reward within the admissible range and below the ceiling, in micro-units, and what bound it."""
+    """Return the reward in micro-units within the admissible range and the ceiling, and the bound that applied."""
     reward = rules.reward_range.clamp(wished)
     bound = RewardBound.NONE
     if reward != wished:
@@ -215,7 +224,7 @@ def _bounded(rules: RoundRules, wished: float) -> tuple[int, RewardBound]:
 
 
 def _plan_without_game(rules: RoundRules, round_number: int, field: _Field) -> RoundPlan:
-    """Policy `none`: everybody who is able trains, for nothing."""
+    """Policy `none`: every client with a cap above 0 trains without a reward."""
     status = PlanStatus.PLANNED if field.invited.any() else PlanStatus.TOO_FEW_CLIENTS
     return _plan(status, rules, round_number, field)
 

@@ -1,4 +1,4 @@
-"""What the plan of a round depends on: the rules of the task, and what is known of each participant."""
+"""The input of the plan of a round: the rules of the task, and what the server knows of each participant."""
 
 import math
 from dataclasses import dataclass
@@ -11,9 +11,10 @@ from .reward import ANY_REWARD, CostModel, RewardPolicy, RewardRange, Weighting
 
 @dataclass(frozen=True, kw_only=True)
 class Participant:
-    """What the coordinator knows of a selected client: its profile, and what is left of its lifetime budget.
+    """What the server knows of a selected client: its profile, and what is left of its lifetime budget.
 
-    `remaining_rho` is that of its `PrivacyAccount`: infinite without a limit, and once one was switched off.
+    `remaining_rho` comes from its `PrivacyAccount`. It is infinite if there is no limit, or if the limit was switched
+    off. Raises `ImpossibleArgument` for a value outside its range.
     """
 
     privacy_value: float
@@ -32,7 +33,7 @@ class Participant:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRules:
-    """The rules of a task that planning depends on."""
+    """The rules of a task that planning uses. Raises `ImpossibleArgument` for values that contradict each other."""
 
     policy: RewardPolicy
     mechanism: Mechanism
@@ -76,6 +77,6 @@ class RoundRules:
             arguments.non_negative_vector("reward_schedule", self.reward_schedule, length=horizon)
 
     def cap(self, participant: Participant) -> float:
-        """The largest budget a participant can declare: the smallest of all limits, myopically; 0 if below rho_min."""
+        """Return the largest budget that a participant can declare: its smallest limit; 0 if below rho_min."""
         limit = min(self.rho_max, participant.rho_cap, participant.remaining_rho)
         return limit if limit >= self.rho_min else 0.0

@@ -1,6 +1,8 @@
-"""Quality-aware selection: how far a client's labels are from a reference, and who is kept.
+"""Quality-aware selection: the distance of each client's labels to a reference, and which clients are selected.
 
 The paper's "EMD" (eq. 11) is the L1 distance of label frequencies: twice the total variation, from 0 to 2.
+
+All functions and rules raise `ImpossibleArgument` for a number outside its range and for tables of different widths.
 """
 
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from .arguments import ImpossibleArgument, Mask, Numbers, Vector
 from .custom_rules import CustomSelect, SelectionQuestion, ask_selection, read_only
 from .label_union import nearest_union
 
-# A client exactly at the threshold passes, whichever way the last digit of its distance was rounded.
+# A client exactly at the threshold passes, independent of rounding.
 _ROUNDING = 1e-12
 LARGEST_DISTANCE = 2.0
 
@@ -24,7 +26,7 @@ Histograms = Sequence[Numbers] | npt.NDArray[Any]
 
 
 class SelectionStatus(StrEnum):
-    """Whether there are enough clients, and if not by the rule alone, how."""
+    """Whether there are enough clients, and whether clients were added to the rule's choice."""
 
     SELECTED = "selected"
     FILLED_UP = "filled_up"
@@ -32,21 +34,21 @@ class SelectionStatus(StrEnum):
 
 
 class Shortfall(StrEnum):
-    """What to do when fewer than the minimum pass: give up, or fill up with the nearest of the others."""
+    """What happens if fewer than the minimum pass: fail, or add the nearest of the others."""
 
     FAIL = "fail"
     NEAREST = "nearest"
 
 
 class Rule(Protocol):
-    """Who is kept of all clients with records."""
+    """A rule chooses from all clients with records."""
 
     def keep(self, question: SelectionQuestion) -> Mask: ...
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """The paper's rule: a client passes iff its label distance does not exceed the threshold."""
+    """The paper's rule: a client passes if its label distance does not exceed the threshold."""
 
     distance_threshold: float
 
@@ -61,7 +63,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class All:
-    """Everybody."""
+    """All clients."""
 
     def keep(self, question: SelectionQuestion) -> Mask:
         return np.ones(question.clients, dtype=np.bool_)
@@ -71,7 +73,7 @@ class All:
 class Union:
     """The set of at least `min_clients` clients whose *pooled* labels are nearest to the reference.
 
-    A single client's distance says little about the model: what is trained on is the union. (Not in the paper.)
+    The model is trained on the union, so the distance of a single client says little. (Not in the paper.)
     """
 
     min_clients: int
@@ -85,7 +87,7 @@ class Union:
 
 @dataclass(frozen=True)
 class Random:
-    """So many clients, chosen blindly; all of them where there are fewer. A control for the other rules."""
+    """A number of clients, chosen at random; all if there are fewer. A control for the other rules."""
 
     clients: int
     seed: int
@@ -96,7 +98,7 @@ class Random:
             raise ImpossibleArgument("seed", self.seed, "must be below 2^32")
 
     def keep(self, question: SelectionQuestion) -> Mask:
-        # numpy has promised that this generator never changes: a selection can be repeated with every version.
+        # numpy guarantees that the stream of this old generator never changes, so a selection can be repeated.
         order = np.random.RandomState(self.seed).permutation(question.clients)
         kept = np.zeros(question.clients, dtype=np.bool_)
         kept[order[: self.clients]] = True
@@ -105,7 +107,7 @@ class Random:
 
 @dataclass(frozen=True)
 class Custom:
-    """Whomever a user's function keeps."""
+    """The clients that a user's function selects."""
 
     choose: CustomSelect
 
@@ -115,7 +117,7 @@ class Custom:
 
 @dataclass(frozen=True)
 class Selection:
-    """Who was kept, and why: everybody's label distance, and whom only the minimum brought in."""
+    """The selected clients, the label distance of each client, and the clients added to reach the minimum."""
 
     status: SelectionStatus
     selected: Mask
@@ -125,13 +127,21 @@ class Selection:
 
 
 def uniform_reference(*, labels: int) -> Vector:
-    """Every label equally often."""
+    """Return equal frequencies for all labels.
+
+    >>> uniform_reference(labels=4).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
     labels = arguments.whole("labels", labels, minimum=1)
     return np.full(labels, 1 / labels)
 
 
 def given_reference(*, weights: Numbers) -> Vector:
-    """A known distribution, given as frequencies or counts; labels may have none."""
+    """Return a known distribution, given as frequencies or counts. Single entries may be 0, but not all.
+
+    >>> given_reference(weights=[30, 10]).tolist()
+    [0.75, 0.25]
+    """
     values = arguments.non_negative_vector("reference", weights)
     total = float(values.sum())
     if not 0 < total < np.inf:
@@ -141,7 +151,11 @@ def given_reference(*, weights: Numbers) -> Vector:
 
 
 def pooled_reference(*, histograms: Histograms) -> Vector:
-    """The label frequencies of all profiles together; uniform when they hold no record at all."""
+    """Return the label frequencies of all clients together; uniform if there is no record.
+
+    >>> pooled_reference(histograms=[[10, 0], [20, 10]]).tolist()
+    [0.75, 0.25]
+    """
     counts = arguments.count_table("histograms", histograms, width=None)
     totals = counts.sum(axis=0)
     if not totals.any():
@@ -150,7 +164,11 @@ def pooled_reference(*, histograms: Histograms) -> Vector:
 
 
 def label_distances(*, histograms: Histograms, reference: Numbers) -> Vector:
-    """Each client's L1 distance to the reference, in [0, 2]; an empty data set is as far as can be."""
+    """Return each client's L1 distance to the reference, in [0, 2]. A client without records has distance 2.
+
+    >>> label_distances(histograms=[[5, 5], [10, 0], [0, 0]], reference=[0.5, 0.5]).tolist()
+    [0.0, 1.0, 2.0]
+    """
     target = given_reference(weights=reference)
     counts = arguments.count_table("histograms", histograms, width=target.size)
     sizes = counts.sum(axis=1, keepdims=True)
@@ -191,23 +209,28 @@ def select(
     distances = label_distances(histograms=counts, reference=target)
     has_records = counts.sum(axis=1) > 0
     if isinstance(rule, Custom) and (sizes is None or privacy_values is None):
-        raise ImpossibleArgument("rule", rule, "must be asked with sizes and privacy_values")
-    # Where nobody asks for them: the records that were counted, and one price for all.
+        raise ImpossibleArgument("rule", rule, "needs sizes and privacy_values")
+    # The built-in rules do not use these: take the counted records, and one price for all clients.
     sizes = counts.sum(axis=1) if sizes is None else arguments.size_vector("sizes", sizes, length=len(counts))
     values = np.ones(len(counts)) if privacy_values is None else privacy_values
     prices = arguments.positive_vector("privacy_values", values, length=len(counts))
-
-    selected = np.zeros(distances.size, dtype=np.bool_)
-    selected[has_records] = rule.keep(
-        SelectionQuestion(
-            label_counts=read_only(counts[has_records]),
-            label_distances=read_only(distances[has_records]),
-            reference=read_only(target),
-            sizes=read_only(sizes[has_records]),
-            privacy_values=read_only(prices[has_records]),
-            min_clients=min_clients,
-        )
+    question = SelectionQuestion(
+        label_counts=read_only(counts[has_records]),
+        label_distances=read_only(distances[has_records]),
+        reference=read_only(target),
+        sizes=read_only(sizes[has_records]),
+        privacy_values=read_only(prices[has_records]),
+        min_clients=min_clients,
     )
+    selected = np.zeros(distances.size, dtype=np.bool_)
+    selected[has_records] = rule.keep(question)
+    return _completed(selected, has_records, distances, target, min_clients, shortfall)
+
+
+def _completed(
+    selected: Mask, has_records: Mask, distances: Vector, reference: Vector, min_clients: int, shortfall: Shortfall
+) -> Selection:
+    """Add the nearest clients if there are too few and the task allows it, and set the status."""
     filled_up = np.zeros(distances.size, dtype=np.bool_)
     if shortfall is Shortfall.NEAREST:
         filled_up = _nearest(has_records & ~selected, distances, min_clients - int(np.count_nonzero(selected)))
@@ -220,12 +243,12 @@ def select(
         selected=selected | filled_up,
         filled_up=filled_up,
         label_distances=distances,
-        reference=target,
+        reference=reference,
     )
 
 
 def _nearest(candidates: Mask, distances: Vector, count: int) -> Mask:
-    """So many of the candidates, the nearest first; of equals the earlier one."""
+    """Return the `count` nearest candidates. Ties: the earlier client."""
     places = np.flatnonzero(candidates)
     nearest = places[np.argsort(distances[places], kind="stable")]
     chosen = np.zeros(distances.size, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""The error codes that both sides know, and the body that carries one (RFC 9457 problem+json)."""
+"""The error codes of the API, and the body that carries one (RFC 9457 problem+json)."""
 
 from enum import StrEnum
 
@@ -10,7 +10,7 @@ PROBLEM_MEDIA_TYPE = "application/problem+json"
 
 
 class ErrorCode(StrEnum):
-    """Stable names of everything that can be wrong with a request. Codes are added, never renamed."""
+    """Stable names of all errors of a request. Codes are added, never renamed."""
 
     status: int
     summary: str
@@ -24,7 +24,7 @@ class ErrorCode(StrEnum):
 
     @classmethod
     def named(cls, code: str) -> "ErrorCode | None":
-        """The code of this name, if there is one."""
+        """Return the code of this name, or None."""
         return next((known for known in cls if known.value == code), None)
 
     MALFORMED_JSON = "malformed_json", 400, "The body is not valid JSON"
@@ -80,14 +80,14 @@ class ErrorCode(StrEnum):
 
 
 def one_line(text: str) -> str:
-    """Text from anywhere, made fit for a `Text` field: control characters become spaces, and it is cut."""
+    """Make any text valid for a `Text` field: control characters become spaces, and long text is cut."""
     return "".join(character if character.isprintable() else " " for character in text)[:MAX_TEXT]
 
 
 class FieldProblem(Message):
-    """One field that is wrong; the value itself is never echoed."""
+    """One field that is wrong. The value is never repeated."""
 
-    path: Text = Field(description="where it is, as a path like /game/discount")
+    path: Text = Field(description="path of the field, for example /game/discount")
     message: Text
 
 
@@ -104,7 +104,7 @@ class Problem(Message):
 
     @classmethod
     def of(cls, code: ErrorCode, detail: str | None = None, errors: tuple[FieldProblem, ...] = ()) -> "Problem":
-        """The problem of this code, with its own summary and status. Reporting never fails: long text is cut."""
+        """Return the problem of this code, with its summary and status. Long text is cut, so reporting never fails."""
         return cls(
             type=f"urn:qidpfl:problem:{code.value}",
             title=code.summary,

@@ -1,4 +1,4 @@
-"""The base of every message, and the types its fields are made of: strict, bounded, finite."""
+"""The base of every message, and the types of its fields: strict, bounded, finite."""
 
 from datetime import datetime
 from typing import Annotated, TypeVar
@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from ..core.money import MAX_MICRO
 
-# The largest whole number that every JSON reader keeps exactly.
+# The largest whole number that every JSON parser keeps exactly.
 MAX_SAFE_INTEGER = 2**53 - 1
 # One GiB of float32.
 MAX_DIMENSION = 2**28
@@ -19,14 +19,14 @@ Item = TypeVar("Item")
 
 
 def _instance(value: object, *kinds: type) -> object:
-    """Refuse what lax validation would convert: numbers as times, sets as lists."""
+    """Refuse values that lax validation would convert, such as numbers to times or sets to lists."""
     if not isinstance(value, kinds):
         raise PydanticCustomError("wrong_type", "Input has the wrong type")
     return value
 
 
 def is_absent(value: object) -> bool:
-    """For `exclude_if` of a field that specs did not have once: where it says nothing, JSON and digest stay theirs."""
+    """For `exclude_if` of fields that older specs lack. An empty field leaves their JSON and digest unchanged."""
     return value is None
 
 
@@ -42,7 +42,7 @@ class Message(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-# JSON has neither tuples nor enumerations nor times: these take lists and strings, their contents still strictly.
+# JSON has no tuples, enumerations or times. These types accept lists and strings; their contents stay strict.
 Tuple = Annotated[tuple[Item, ...], Field(strict=False), BeforeValidator(lambda value: _instance(value, list, tuple))]
 Choice = Annotated[Item, Field(strict=False)]
 Moment = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(lambda value: _instance(value, str, datetime))]
@@ -53,7 +53,7 @@ Micro = Annotated[int, Field(ge=0, le=MAX_MICRO, description="money in micro-uni
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
 Rho = Annotated[float, Field(ge=1e-12, le=1e9, description="privacy budget in zCDP")]
 SpentRho = Annotated[float, Field(ge=0, description="privacy budget in zCDP")]
-PrivacyValue = Annotated[float, Field(ge=1e-9, le=1e9, description="what a unit of budget is worth to the client (ν)")]
+PrivacyValue = Annotated[float, Field(ge=1e-9, le=1e9, description="value of one unit of budget to the client (ν)")]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")]
 Text = Annotated[str, Field(max_length=MAX_TEXT, pattern=r"^[^\x00-\x1f\x7f]*$", description="one line")]

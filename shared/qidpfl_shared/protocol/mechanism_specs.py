@@ -1,4 +1,7 @@
-"""The privacy mechanism of a task: its name and parameters on the wire, and the core's mechanism they stand for."""
+"""The privacy mechanism of a task: its name and parameters on the wire. `build` returns the mechanism of the core.
+
+The class names are part of the OpenAPI document. The classes of the core end in `Mechanism`.
+"""
 
 from typing import Annotated, Literal
 
@@ -23,7 +26,7 @@ class GradientOnce(Message):
 
 
 class _LocalTraining(Message):
-    """What mechanisms that train locally have in common."""
+    """The parameters of all mechanisms with local training."""
 
     learning_rate: Positive
     epochs: Epochs = 1
@@ -66,7 +69,7 @@ class PaperLiteral(_LocalTraining):
 
 
 class BoltOn(_LocalTraining):
-    """The update of local SGD on softmax regression, proven by convexity; features are scaled to a bounded norm."""
+    """The update of local SGD on softmax regression. Its proof needs convexity and features of bounded norm."""
 
     name: Literal["bolt_on"] = "bolt_on"
     feature_norm: Positive = Field(description="every record is scaled down to at most this L2 norm")

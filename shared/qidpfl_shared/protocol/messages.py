@@ -1,4 +1,4 @@
-"""Requests and answers of the HTTP API. What each is for stands in the protocol's table of steps."""
+"""The requests and answers of the HTTP API. docs/protocol.md explains when each is used."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -40,7 +40,7 @@ LabelDistance = Annotated[float, Field(ge=0, le=2, description="L1 distance of l
 
 
 class TaskState(StrEnum):
-    """The life of a task."""
+    """The states of a task."""
 
     ENROLLING = "enrolling"
     TRAINING = "training"
@@ -50,12 +50,12 @@ class TaskState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether the task is over."""
         return self in (TaskState.FINISHED, TaskState.FAILED, TaskState.STOPPED)
 
 
 class RoundState(StrEnum):
-    """The life of a round; a void round is opened again as its next attempt."""
+    """The states of a round. A void round opens again as its next attempt."""
 
     OPEN = "open"
     SETTLED = "settled"
@@ -63,7 +63,7 @@ class RoundState(StrEnum):
 
 
 class SpendState(StrEnum):
-    """What became of a budget: reserved at the declaration, spent when bytes left, freed when they never did."""
+    """The state of a budget: reserved at the declaration, spent when the update was sent, freed if it never was."""
 
     RESERVED = "reserved"
     SPENT = "spent"
@@ -96,7 +96,7 @@ class TaskView(TaskSummary):
 
 
 class CreateTask(Message):
-    """A new task: a preset, and what is different in it."""
+    """A new task: a preset and overrides."""
 
     name: Name = Field(examples=["digits-1"])
     preset: Name = Field(examples=["digits"])
@@ -105,7 +105,7 @@ class CreateTask(Message):
 
 
 class CreatedTask(Message):
-    """The new task, and its enrolment codes: they are shown here and never again."""
+    """The new task and its enrolment codes. They are shown only once."""
 
     task: TaskView
     enrolment_codes: Tuple[str]
@@ -115,17 +115,17 @@ class CreatedTask(Message):
 
 
 class EnrolRequest(Message):
-    """Join a task. Repeating it with the same key before the profile is stored gives the same client a fresh token."""
+    """Join a task. Until the profile is stored, a repeat with the same key gives the same client a new token."""
 
     enrolment_code: EnrolmentCode = Field(repr=False)
     enrolment_key: Secret = Field(
-        repr=False, description="the client's own random text, which makes the request repeatable"
+        repr=False, description="a random text of the client, which makes the request idempotent"
     )
-    ordinal: Ordinal | None = Field(default=None, description="wished place, i.e. data shard, of a testbed client")
+    ordinal: Ordinal | None = Field(default=None, description="the data shard that a testbed client wants")
 
 
 class EnrolAnswer(Message):
-    """Who the client is from now on. The token is shown once."""
+    """The identity of the new client. The token is shown only once."""
 
     client_id: Name
     token: Secret = Field(repr=False)
@@ -134,7 +134,7 @@ class EnrolAnswer(Message):
 
 
 class Profile(Message):
-    """What a client says of itself; frozen once stored. Not verifiable, so bounded and logged."""
+    """What a client reports of itself. It cannot change later. The server cannot verify it, only bound and log it."""
 
     label_counts: Tuple[Count] = Field(min_length=1, max_length=100_000)
     size: PositiveCount = Field(description="number of records; public")
@@ -151,29 +151,31 @@ class Profile(Message):
 
 
 class SelectionVerdict(Message):
-    """Whether the client was selected; everything but the counts is null until selection has taken place."""
+    """Whether the client was selected. All fields except the counts are null before the selection."""
 
     selected: bool | None = None
     label_distance: LabelDistance | None = None
-    distance_threshold: LabelDistance | None = Field(default=None, description="null where the rule has none")
+    distance_threshold: LabelDistance | None = Field(default=None, description="null if the rule has no threshold")
     filled_up: bool = Field(default=False, description="selected only to reach the minimum")
     profiles: Count
     selected_clients: Count | None = None
 
 
 class ClientSummary(Message):
-    """A client as admin and viewer see it: everything it said of itself, and the verdict."""
+    """A client as admin and viewer see it: its profile and the result of the selection."""
 
     client_id: Name
     ordinal: Ordinal
     state: Literal["enrolled", "profiled", "selected", "refused", "left"]
-    size: PositiveCount | None = Field(default=None, description="null until the profile is stored, like the rest")
+    size: PositiveCount | None = Field(
+        default=None, description="null until the profile is stored, like the other fields of the profile"
+    )
     privacy_value: PrivacyValue | None = None
     label_counts: Tuple[Count] | None = None
     histogram_rho: Rho | None = None
     rho_cap: Rho | None = None
     lifetime_rho: Rho | None = None
-    label_distance: LabelDistance | None = Field(default=None, description="null until selection has taken place")
+    label_distance: LabelDistance | None = Field(default=None, description="null before the selection")
     filled_up: bool = False
     set_aside: bool = False
 
@@ -182,28 +184,28 @@ class ClientSummary(Message):
 
 
 class RoundOffer(Message):
-    """An open round as one client sees it: enough to compute and check its best response, and nobody else's secret."""
+    """An open round for one client: all it needs to compute its best response, and no data of other clients."""
 
     round_number: RoundNumber
     attempt: Attempt
     reward_micro: Micro
     total: float = Field(ge=0, description="sum S of all budgets at the equilibrium")
-    standing: Choice[Standing] = Field(description="`invited`, or why not")
+    standing: Choice[Standing] = Field(description="`invited`, or the reason why not")
     model_version: ModelVersion
     model_digest: Digest
     mechanism: Choice[MechanismName]
-    clip_norm: float | None = Field(default=None, gt=0, description="null where the mechanism does not clip")
+    clip_norm: float | None = Field(default=None, gt=0, description="null if the mechanism does not clip")
     dimension: PositiveCount
     rho_max: Rho
     noise: bool
     declare_by: Moment
     deliver_by: Moment
-    declare_in_s: float = Field(ge=0, description="seconds left, by the coordinator's clock")
+    declare_in_s: float = Field(ge=0, description="seconds left by the server's clock")
     deliver_in_s: float = Field(ge=0)
 
 
 class Announcement(Message):
-    """The answer to a long poll: the open round, or the state of a task that has none."""
+    """The answer to a long poll: the open round if there is one, and the state of the task."""
 
     task_state: Choice[TaskState]
     reason: Text | None = None
@@ -217,7 +219,7 @@ class Declaration(Message):
 
 
 class Decline(Message):
-    """The client does not take part in this round. Also takes back a declaration, once, before the upload."""
+    """The client does not take part in this round. Before the upload it can also withdraw a declaration, once."""
 
     decline: Yes
     reason: Text = Field(examples=["lifetime budget exhausted"])
@@ -233,16 +235,16 @@ BudgetRequest = Declaration | Decline | Join
 
 
 class BudgetReceipt(Message):
-    """What the coordinator has recorded of the client's answer."""
+    """The recorded answer of the client."""
 
     round_number: RoundNumber
     state: Literal["declared", "declined", "joined"]
-    rho: SpentRho | None = Field(default=None, description="what was declared, also after it was taken back")
+    rho: SpentRho | None = Field(default=None, description="the declared budget, also after it was withdrawn")
     recorded_at: Moment
 
 
 class UpdateReceipt(Message):
-    """The update is durable. A repeat of the same bytes gets this same receipt."""
+    """The update is stored durably. A repeat of the same bytes gets the same receipt."""
 
     round_number: RoundNumber
     client_id: Name
@@ -260,27 +262,27 @@ class ClientResult(Message):
     rho: SpentRho
     declined: bool
     delivered: bool
-    verdict: Choice[NoiseVerdict] | None = Field(default=None, description="of the noise audit; null where it is off")
+    verdict: Choice[NoiseVerdict] | None = Field(default=None, description="of the noise audit; null if it is off")
     accepted: bool
     payment_micro: Micro
     regret: float | None = Field(
-        default=None, ge=0, description="what the client could have gained by another budget, as far as is known"
+        default=None, ge=0, description="an estimate of what the client could have gained by another budget"
     )
 
 
 class RoundTiming(Message):
-    """When a round was opened and closed, and how long the coordinator computed in between."""
+    """When a round opened and closed, and how long the server computed."""
 
     opened_at: Moment = Field(description="of its first attempt")
     settled_at: Moment | None = Field(default=None, description="null unless it is settled")
     settlement_s: float | None = Field(
-        default=None, ge=0, description="seconds of audit, average, model and the closing transaction up to its commit"
+        default=None, ge=0, description="seconds of audit, mean, model and the closing transaction up to its commit"
     )
-    evaluation_s: float | None = Field(default=None, ge=0, description="null where nothing was evaluated")
+    evaluation_s: float | None = Field(default=None, ge=0, description="null if the model was not evaluated")
 
 
 class RoundResult(Message):
-    """A round and what came of it. A client sees the totals and itself; admin and viewer see everybody."""
+    """A round and its result. A client sees the totals and its own result; admin and viewer see all clients."""
 
     round_number: RoundNumber
     attempt: Attempt
@@ -289,13 +291,15 @@ class RoundResult(Message):
     paid_micro: Micro
     kept_micro: Micro
     total: float = Field(ge=0, description="sum of all budgets at the equilibrium")
-    declared_total: float | None = Field(default=None, ge=0, description="sum really declared; null while open")
+    declared_total: float | None = Field(
+        default=None, ge=0, description="sum of the declared budgets; null while the round is open"
+    )
     updates: Count
     model_version: ModelVersion
     model_digest: Digest | None = None
     accuracy: float | None = Field(default=None, ge=0, le=1)
     loss: float | None = None
-    timing: RoundTiming | None = Field(default=None, description="null for rounds from before it was measured")
+    timing: RoundTiming | None = Field(default=None, description="null for old rounds without a measurement")
     own: ClientResult | None = None
     clients: Tuple[ClientResult] | None = None
 
@@ -304,10 +308,12 @@ class RoundResult(Message):
 
 
 class LedgerEntry(Message):
-    """One release of a client, with what was declared, what is proven, and what was paid for it."""
+    """One release of a client: the declared budget, the proven budget and the payment."""
 
     release: Name = Field(description="`histogram`, or the round as `round/3`")
-    mechanism: Text = Field(description="with the word `heuristic` or `unprotected` where it proves less than declared")
+    mechanism: Text = Field(
+        description="with the word `heuristic` or `unprotected` if it guarantees less than declared"
+    )
     state: Choice[SpendState]
     rho: SpentRho = Field(description="declared")
     proven_rho: SpentRho | None = Field(description="guaranteed; null: unprotected")
@@ -316,20 +322,20 @@ class LedgerEntry(Message):
 
 
 class Ledger(Message):
-    """A client's own account with one task."""
+    """The account of one client in a task."""
 
     client_id: Name
     entries: Tuple[LedgerEntry]
     spent_rho: SpentRho | None = Field(description="null: at least one release is unprotected")
     epsilon: float | None = Field(
-        ge=0, description="of what is spent, at delta, by the tight reading; null: unprotected"
+        ge=0, description="of the spent budget at delta, by the tight reading; null: unprotected"
     )
     delta: float = Field(gt=0, lt=1)
     earned_micro: Micro
 
 
 class ModelInfo(Message):
-    """A version of the global model; version 0 is the start."""
+    """A version of the global model. Version 0 is the first."""
 
     version: ModelVersion
     digest: Digest
@@ -338,7 +344,7 @@ class ModelInfo(Message):
 
 
 class Event(Message):
-    """One line of a task's live feed; `id` grows and resumes the feed."""
+    """One line of a task's live feed. `id` increases; a client resumes the feed with it."""
 
     id: Count
     at: Moment

@@ -1,4 +1,4 @@
-"""Releases in both sides' ledgers: their names, and each shown as what it guarantees."""
+"""The releases in the ledgers of server and client: their names and their guarantees."""
 
 import math
 import re
@@ -10,18 +10,18 @@ HISTOGRAM = "histogram"
 
 
 def release_of(round_number: int) -> str:
-    """The name of a round's release."""
+    """Return the name of the release of a round."""
     return f"round/{round_number}"
 
 
 def round_of(release: str) -> int | None:
-    """The round that a release belongs to; None where it is not the one of a round."""
+    """Return the round of a release; None if it is not the release of a round."""
     match = re.fullmatch(r"round/([1-9][0-9]{0,6})", release)
     return None if match is None else int(match[1])
 
 
 def round_release(*, privacy: PrivacySpec, round_number: int, rho: float, size: int) -> Release:
-    """The update of a round by a client with so many records."""
+    """Return the release of a round's update by a client with `size` records."""
     mechanism = privacy.mechanism.build()
     label, proven = str(mechanism.name), math.inf
     if not privacy.noise:
@@ -33,7 +33,7 @@ def round_release(*, privacy: PrivacySpec, round_number: int, rho: float, size: 
 
 
 def histogram_release(rho: float | None) -> Release:
-    """A label histogram with noise of this budget; None: sent as it is."""
+    """Return the release of a label histogram with this budget; None: without noise."""
     if rho is None:
         return Release(name=HISTOGRAM, mechanism="exact histogram, unprotected", rho=0.0, proven_rho=math.inf)
     return Release(name=HISTOGRAM, mechanism="gaussian histogram", rho=rho, proven_rho=rho)

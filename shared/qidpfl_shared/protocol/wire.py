@@ -1,7 +1,7 @@
-"""The flat wire format: a model or update is its tensors, one after the other, as little-endian float32.
+"""The wire format of a model or an update: its tensors in order, as little-endian float32.
 
-The layout (names, shapes, order) is part of the task; on the wire there are only 4·d bytes, so that every language can
-write them. Bytes received are data: nothing here unpickles or decompresses.
+The layout (names, shapes, order) is part of the task. A vector is exactly 4·d bytes on the wire, which every language
+can write. Received bytes are data only: nothing here unpickles or decompresses.
 """
 
 import base64
@@ -25,7 +25,7 @@ BYTES_PER_PARAMETER = 4
 
 
 class WireError(ValueError):
-    """Bytes that are no vector of this task; `code` is the error code that the API answers with."""
+    """The bytes are not a vector of this task. `code` is the error code of the API's answer."""
 
     def __init__(self, code: ErrorCode, detail: str) -> None:
         super().__init__(detail)
@@ -46,7 +46,7 @@ class TensorSpec(Message):
 
 
 class TensorLayout(Message):
-    """The tensors of a model in the order in which they stand in the flat vector, each in row-major order."""
+    """The tensors of a model in their order in the flat vector, each in row-major order."""
 
     tensors: Tuple[TensorSpec] = Field(min_length=1, max_length=10_000)
 
@@ -75,7 +75,7 @@ class TensorLayout(Message):
 
 
 def flatten(*, tensors: Mapping[str, npt.ArrayLike], layout: TensorLayout) -> Vector32:
-    """The named tensors as one float32 vector; names and shapes must be exactly those of the layout."""
+    """Return the named tensors as one float32 vector. Raises `WireError` unless names and shapes match the layout."""
     expected = {tensor.name for tensor in layout.tensors}
     if set(tensors) != expected:
         missing, unknown = sorted(expected - set(tensors)), sorted(set(tensors) - expected)
@@ -94,7 +94,7 @@ def flatten(*, tensors: Mapping[str, npt.ArrayLike], layout: TensorLayout) -> Ve
 
 
 def unflatten(*, vector: Vector32, layout: TensorLayout) -> dict[str, Vector32]:
-    """The named tensors of a flat vector, as views into it."""
+    """Return the named tensors of a flat vector, as views. Raises `WireError` if its length is wrong."""
     if vector.shape != (layout.dimension,):
         raise WireError(ErrorCode.WRONG_LENGTH, f"the vector has shape {vector.shape}, not ({layout.dimension},)")
     tensors, start = {}, 0
@@ -105,7 +105,7 @@ def unflatten(*, vector: Vector32, layout: TensorLayout) -> dict[str, Vector32]:
 
 
 def encode(vector: npt.NDArray[Any]) -> bytes:
-    """A flat vector as it goes over the wire; values that float32 cannot hold are refused."""
+    """Return the bytes of a flat vector. Raises `WireError` for values outside the range of float32."""
     array = np.asarray(vector)
     if array.ndim != 1 or array.dtype.kind != "f":
         raise WireError(ErrorCode.WRONG_LENGTH, f"a flat vector of floats is needed, not {array.dtype} {array.shape}")
@@ -116,7 +116,10 @@ def encode(vector: npt.NDArray[Any]) -> bytes:
 
 
 def decode(data: bytes | bytearray | memoryview, *, dimension: int) -> Vector32:
-    """The vector in bytes from the wire: exactly 4·d bytes, all finite. A read-only view where the machine allows."""
+    """Return the vector in bytes from the wire, as a read-only view where possible.
+
+    Raises `WireError` unless there are exactly 4·d bytes and all numbers are finite.
+    """
     length = memoryview(data).nbytes
     if length != BYTES_PER_PARAMETER * dimension:
         detail = f"{length} bytes, expected {BYTES_PER_PARAMETER * dimension} for {dimension} parameters"
@@ -128,23 +131,26 @@ def decode(data: bytes | bytearray | memoryview, *, dimension: int) -> Vector32:
 
 
 def squared_norm(vector: Vector32) -> float:
-    """|u|² in float64: finite float32 values up to 3e38 overflow in their own precision."""
+    """Return |u|² in float64, because squares of large float32 values overflow in float32."""
     wide = vector.astype(np.float64)
     return float(wide @ wide)
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> str:
-    """The SHA-256 of the bytes, lower-case hexadecimal."""
+    """Return the SHA-256 of the bytes, in lower-case hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def content_digest(data: bytes | bytearray | memoryview) -> str:
-    """The value of the Content-Digest header for these bytes (RFC 9530)."""
+    """Return the value of the Content-Digest header for these bytes (RFC 9530)."""
     return f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:"
 
 
 def parse_content_digest(header: str) -> str:
-    """The hexadecimal SHA-256 in a Content-Digest header, a dictionary in which the last of equal keys counts."""
+    """Return the hexadecimal SHA-256 in a Content-Digest header. The last of several equal keys counts.
+
+    Raises `WireError` if the header has no valid sha-256 digest.
+    """
     members = (member.strip().partition("=") for member in header.split(","))
     values = [value.partition(";")[0].strip() for name, _, value in members if name.strip() == "sha-256"]
     if not values:

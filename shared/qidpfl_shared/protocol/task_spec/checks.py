@@ -1,4 +1,4 @@
-"""What must hold between the parts of a task's spec. Each refusal has a code that clients and tests can rely on."""
+"""The checks between the parts of a task's spec. Each failure has a stable error code."""
 
 import math
 
@@ -13,7 +13,7 @@ from .parts import PartitionKind, SelectionRule, TaskParts
 
 
 def check_consistent(spec: TaskParts) -> None:
-    """Refuse parts that contradict each other."""
+    """Raise `PydanticCustomError` with an error code if parts contradict each other."""
     _check_layout(spec)
     _check_game(spec)
     _check_mechanism(spec)
@@ -23,7 +23,7 @@ def check_consistent(spec: TaskParts) -> None:
 
 
 def _refuse(code: ErrorCode, message: str) -> PydanticCustomError:
-    # Braces would be read as placeholders.
+    # pydantic would read braces as placeholders.
     return PydanticCustomError(code.value, message.replace("{", "(").replace("}", ")"))
 
 

@@ -26,7 +26,7 @@ class PartitionKind(StrEnum):
 
 
 class SelectionRule(StrEnum):
-    """Who may take part, judged by labels."""
+    """The rule that selects clients by their labels."""
 
     THRESHOLD = "threshold"
     ALL = "all"
@@ -36,7 +36,7 @@ class SelectionRule(StrEnum):
 
 
 class AuditMode(StrEnum):
-    """What follows from a failed noise audit: nothing, a mark, or rejection without pay."""
+    """The consequence of a failed noise audit: none, a mark, or rejection without payment."""
 
     OFF = "off"
     FLAG = "flag"
@@ -44,19 +44,19 @@ class AuditMode(StrEnum):
 
 
 class Partition(Message):
-    """The shards of a testbed: client k gets the k-th. Clients with data of their own ignore it."""
+    """The shards of a testbed: client k gets shard k. Clients with their own data ignore it."""
 
     kind: Choice[PartitionKind]
     clients: PositiveCount = Field(le=1_000_000)
     concentration: float | None = Field(default=None, gt=0, le=1e6, description="of the Dirichlet distribution")
-    two_class_ordinals: Tuple[Ordinal] = Field(default=(), description="quality_mix: who holds two labels only")
+    two_class_ordinals: Tuple[Ordinal] = Field(default=(), description="quality_mix: the clients with two labels only")
     seed: int = Field(default=0, ge=0, le=2**32 - 1)
 
 
 class WorkloadSpec(Message):
-    """What is learnt: the data set, the network, and how a testbed divides the data."""
+    """The data set, the network, and how a testbed divides the data."""
 
-    dataset: Name = Field(description="a built-in data set, or module:Class of a workload of your own")
+    dataset: Name = Field(description="a built-in data set, or module:Class of a custom workload")
     network: Name
     labels: Labels
     convex: bool = Field(default=False, description="the loss is convex in the parameters (softmax regression)")
@@ -64,14 +64,14 @@ class WorkloadSpec(Message):
     training_records: PositiveCount | None = Field(
         default=None,
         exclude_if=is_absent,
-        description="of a testbed's training records only so many, chosen at random, the same ones everywhere; null:"
-        " all. Clients with data of their own ignore it",
+        description="the number of a testbed's training records to use, chosen at random, the same on every machine;"
+        " null: all. Clients with their own data ignore it",
     )
     validation_records: PositiveCount | None = Field(
         default=None,
         exclude_if=is_absent,
-        description="so many of a testbed's training records are nobody's, and models are evaluated on them instead of"
-        " the held-out ones: for choosing hyper-parameters without looking at the test set; null: none",
+        description="the number of a testbed's training records that no client gets. Models are evaluated on them"
+        " instead of the held-out records, to choose hyper-parameters without the test set; null: none",
     )
 
     @property
@@ -88,12 +88,14 @@ class SelectionSpec(Message):
     reference: Literal["uniform", "pooled", "given"] = "uniform"
     reference_weights: Tuple[Annotated[float, Field(ge=0, le=1e15)]] | None = Field(default=None, max_length=100_000)
     shortfall: Choice[Shortfall] = Field(
-        default=Shortfall.FAIL, description="when fewer than min_clients pass: fail, or fill up with the nearest"
+        default=Shortfall.FAIL, description="if fewer than min_clients pass: fail, or add the nearest"
     )
     random_clients: PositiveCount | None = Field(
-        default=None, exclude_if=is_absent, description="rule random: how many are kept, all where fewer are there"
+        default=None,
+        exclude_if=is_absent,
+        description="rule random: the number of selected clients; all if there are fewer",
     )
-    seed: int | None = Field(default=None, ge=0, le=2**32 - 1, exclude_if=is_absent, description="of rule random")
+    seed: int | None = Field(default=None, ge=0, le=2**32 - 1, exclude_if=is_absent, description="for rule random")
     own_rules: Name | None = Field(
         default=None, exclude_if=is_absent, description="rule own: the operator's rules of this name, FILE of FILE.py"
     )
@@ -111,13 +113,15 @@ class GameSpec(Message):
 
     policy: Choice[RewardPolicy] = RewardPolicy.OPTIMAL
     horizon: int = Field(ge=1, le=1_000_000, description="the number of rounds T")
-    discount: float = Field(ge=1e-6, le=1, description="π: what a unit of reward counts one round later")
+    discount: float = Field(ge=1e-6, le=1, description="π: the weight of a unit of reward one round later")
     privacy_weight: float = Field(ge=1e-9, le=1e9, description="φ1: weight of the privacy cost")
     accuracy_weight: float = Field(default=0.5, ge=0, lt=1, description="γ: weight of accuracy against reward")
     smoothness: float = Field(default=10.0, ge=1e-9, le=1e9, description="β")
     convexity: float = Field(ge=1e-9, le=1e9, description="λ")
     gradient_bound: float = Field(default=1.0, ge=0, le=1e9, description="V: bound of the mean gradient")
-    min_share: float = Field(default=0.3, ge=0, le=1, description="invite no client below this part of a fair share")
+    min_share: float = Field(
+        default=0.3, ge=0, le=1, description="clients below this part of an equal share are not invited"
+    )
     reward_range: RewardRangeSpec | None = None
     fixed_reward_micro: Micro | None = Field(default=None, description="policy fixed: the reward of every round")
     reward_schedule_micro: Tuple[Micro] | None = Field(
@@ -129,15 +133,15 @@ class GameSpec(Message):
     own_rules: Name | None = Field(
         default=None, exclude_if=is_absent, description="policy own: the operator's rules of this name, FILE of FILE.py"
     )
-    seed: int = Field(default=0, ge=0, le=2**32 - 1, description="of policy random")
+    seed: int = Field(default=0, ge=0, le=2**32 - 1, description="for policy random")
 
 
 class PrivacySpec(Message):
-    """What clients release, and how it is audited."""
+    """What clients release, and how the server audits it."""
 
     mechanism: MechanismSpec
-    noise: bool = Field(default=True, description="off: the same computation without noise, an unprotected release")
-    delta: Fraction = Field(default=1e-5, description="at which epsilon is reported")
+    noise: bool = Field(default=True, description="false: the same computation without noise, an unprotected release")
+    delta: Fraction = Field(default=1e-5, description="epsilon is reported at this delta")
     histogram_rho: Rho | None = Field(default=None, description="suggested budget of the label histogram")
     lifetime_rho: Rho | None = Field(default=None, description="suggested lifetime budget of a client")
     audit: Choice[AuditMode] = AuditMode.FLAG
@@ -156,10 +160,12 @@ class RoundsSpec(Message):
     """Windows, minima and retries."""
 
     enrolment_window_s: Seconds = 60.0
-    quiet_s: Seconds = Field(default=10.0, description="selection starts when nobody new came for this long")
+    quiet_s: Seconds = Field(default=10.0, description="selection starts if no new client enrols for this long")
     declare_s: Seconds = 30.0
     deliver_s: Seconds = 120.0
-    expected_clients: PositiveCount | None = Field(default=None, description="selection starts when so many are there")
+    expected_clients: PositiveCount | None = Field(
+        default=None, description="selection starts when this many clients are ready"
+    )
     min_clients: int = Field(default=3, ge=2, le=1_000_000)
     min_updates: int = Field(default=3, ge=1, le=1_000_000)
     max_attempts: int = Field(default=3, ge=1, le=1000)
@@ -168,10 +174,10 @@ class RoundsSpec(Message):
 
 
 class BoundsSpec(Message):
-    """Limits on what clients may report and the task may pay; what lies outside is refused."""
+    """Limits on what clients may report and the task may pay. Values outside are refused."""
 
     rho_max: Rho
-    rho_min: Rho = Field(default=1e-6, description="a smaller budget would drown the average in noise")
+    rho_min: Rho = Field(default=1e-6, description="with a smaller budget, noise would dominate the average")
     privacy_value_min: PrivacyValue = 0.01
     privacy_value_max: PrivacyValue = 100.0
     size_max: PositiveCount = 10_000_000
@@ -181,7 +187,7 @@ class BoundsSpec(Message):
 
 
 class Retention(Message):
-    """Which updates and models are kept on disk: all, or those of the last rounds."""
+    """The updates and models that stay on disk: all, or those of the last rounds."""
 
     last_rounds: PositiveCount | None = Field(default=None, description="null: all")
 

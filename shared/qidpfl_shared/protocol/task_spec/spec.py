@@ -1,4 +1,4 @@
-"""`TaskSpec`: everything that defines a task. Immutable once the task is created; clients pin its digest."""
+"""`TaskSpec`: everything that defines a task. It never changes after the task is created; clients pin its digest."""
 
 import hashlib
 import json
@@ -36,12 +36,12 @@ class TaskSpec(TaskParts):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the spec in canonical JSON: the same on every machine."""
+        """The SHA-256 of the spec in canonical JSON. It is the same on every machine."""
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def round_rules(self) -> RoundRules:
-        """What `plan_round` needs to know of the task."""
+        """Return the rules of the task for `plan_round`."""
         game = self.game
         admissible = RewardRange()
         if game.reward_range is not None:
@@ -69,7 +69,7 @@ class TaskSpec(TaskParts):
         )
 
     def selection_rule(self, custom_select: CustomSelect | None = None) -> Rule:
-        """The rule that decides who is kept; rule own needs its function."""
+        """Return the selection rule. Raises `ImpossibleArgument` if rule own lacks its function."""
         match self.selection.rule:
             case SelectionRule.THRESHOLD:
                 return Threshold(self.selection.distance_threshold)
@@ -86,7 +86,7 @@ class TaskSpec(TaskParts):
                 return Custom(custom_select)
 
     def label_reference(self, histograms: Histograms) -> Vector:
-        """The reference distribution of labels; the profiles matter only if it is pooled from them."""
+        """Return the reference distribution of labels. Only a pooled reference uses the histograms."""
         match self.selection.reference:
             case "uniform":
                 return uniform_reference(labels=self.workload.labels)
