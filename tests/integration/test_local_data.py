@@ -56,4 +56,4 @@ def test_more_records_than_there_are_end_a_client_with_one_line(tmp_path: Path) 
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("qidpfl-client: ")
-    assert "1438 others, but there are 1437" in done.stderr and "Traceback" not in done.stderr
+    assert "1438 others for training, but there are 1437" in done.stderr and "Traceback" not in done.stderr
