@@ -25,7 +25,7 @@ def release(name: str, rho: float, proven_rho: float | None = None) -> Release:
 
 
 @given(st.lists(st.floats(0, 1), max_size=20), st.floats(0.1, 5))
-def test_whatever_is_charged_the_lifetime_budget_holds(rhos: list[float], lifetime: float) -> None:
+def test_the_lifetime_budget_holds_for_all_charges(rhos: list[float], lifetime: float) -> None:
     account = PrivacyAccount(lifetime_rho=lifetime)
     for index, rho in enumerate(rhos):
         try:
@@ -120,7 +120,7 @@ def test_the_noise_of_the_others_protects_in_a_trusted_sum(clients: list[tuple[f
         assert value == pytest.approx((p * math.sqrt(2 * rho) * s) ** 2 / (2 * variance))
 
 
-def test_without_noise_a_trusted_sum_protects_nobody_further() -> None:
+def test_without_noise_a_trusted_sum_adds_no_protection() -> None:
     assert central_rho(budgets=[0.1, 0.2], weights=[0.5, 0.5], noise_stds=[0, 0]).tolist() == [0.1, 0.2]
 
 

@@ -90,7 +90,7 @@ def test_a_wish_is_bounded_like_that_of_every_policy() -> None:
 
 
 @pytest.mark.parametrize("answer", [math.nan, math.inf, -1e-9, "5", None, True, [5.0], 1j, 10**400])
-def test_a_reward_that_nobody_could_pay_is_a_failure_of_the_rule(answer: object) -> None:
+def test_an_unusable_reward_is_a_failure_of_the_rule(answer: object) -> None:
     with pytest.raises(CustomRuleFailed, match=r"reward\(\) returned .*, not a finite number of at least 0"):
         plan(lambda _: answer)
 
@@ -118,7 +118,7 @@ def test_a_rule_that_keeps_too_few_fails_or_is_filled_up_like_every_rule() -> No
 @pytest.mark.parametrize(
     "answer", [[True, True], [True] * 4, [1, 0, 1], ["yes"] * 3, None, True, [[True] * 3], [[True], [], [True]], {0, 2}]
 )
-def test_a_selection_that_does_not_say_true_or_false_of_everybody_is_a_failure_of_the_rule(answer: object) -> None:
+def test_a_selection_without_one_bool_per_client_is_a_failure_of_the_rule(answer: object) -> None:
     with pytest.raises(CustomRuleFailed, match=r"select\(\) returned .*, not 3 truth values"):
         choose(lambda _: answer)
 

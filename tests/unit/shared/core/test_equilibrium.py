@@ -45,7 +45,7 @@ def capped_games(draw: st.DrawFn) -> tuple[float, list[float], float, list[float
 def best_response_dynamics(
     reward: float, privacy_values: list[float], weight: float, caps: list[float]
 ) -> npt.NDArray[np.float64]:
-    """Everybody moves a little towards its best answer to the others until nobody moves: no formula of ours.
+    """Each client moves a little towards its best response until no client moves. It uses no formula of the core.
 
     The best answer is that of one client's textbook problem, max R·x/(x+X) - c·x; small steps keep it from cycling.
     """
@@ -62,7 +62,7 @@ def best_response_dynamics(
 
 
 def assert_no_deviation_pays(game: Equilibrium, privacy_values: list[float], weight: float, caps: list[float]) -> None:
-    """Brute force: on a fine grid of own budgets nobody beats the equilibrium."""
+    """Brute force: on a fine grid of budgets no client does better than at the equilibrium."""
     for i, value in enumerate(privacy_values):
         others = game.total - game.budgets[i]
         grid = np.linspace(0, min(caps[i], 4 * game.total), 4001)[1:]
@@ -253,7 +253,7 @@ def test_budget_per_reward_is_the_slope_of_every_budget(nu: list[float], weight:
     np.testing.assert_allclose(uncapped_shares(privacy_values=nu), game.shares)
 
 
-def test_nobody_can_buy_more_than_the_caps_allow() -> None:
+def test_no_reward_buys_more_than_the_caps_allow() -> None:
     nu, caps = [1.0, 1.0], [0.1, 0.2]
     assert reward_for_total(total=0.31, privacy_values=nu, privacy_weight=1, caps=caps) == math.inf
     assert reward_for_total(total=0.0, privacy_values=nu, privacy_weight=1, caps=caps) == 0

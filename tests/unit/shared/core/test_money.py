@@ -1,4 +1,4 @@
-"""Micro-units and their split: exact, whatever the floats."""
+"""Micro-units and their split: exact for all floats."""
 
 from fractions import Fraction
 
@@ -37,11 +37,11 @@ def test_every_payment_is_within_one_micro_unit_of_its_exact_share(reward: int, 
 
 
 @given(rewards, budgets, st.data())
-def test_nobody_gains_when_others_do_not_deliver(reward: int, declared: list[float], data: st.DataObject) -> None:
+def test_no_client_gains_when_others_do_not_deliver(reward: int, declared: list[float], data: st.DataObject) -> None:
     delivered = data.draw(st.lists(st.booleans(), min_size=len(declared), max_size=len(declared)))
-    everybody = split_reward(reward_micro=reward, declared=declared, delivered=[True] * len(declared))
+    complete = split_reward(reward_micro=reward, declared=declared, delivered=[True] * len(declared))
     some = split_reward(reward_micro=reward, declared=declared, delivered=delivered)
-    for full, now, there in zip(everybody.payments, some.payments, delivered, strict=True):
+    for full, now, there in zip(complete.payments, some.payments, delivered, strict=True):
         assert now == (full if there else 0)
 
 
@@ -55,7 +55,7 @@ def test_the_largest_remainder_gets_the_odd_unit() -> None:
     assert split_reward(reward_micro=10, declared=[1, 2, 4], delivered=[True] * 3).payments == (1, 3, 6)
 
 
-def test_nobody_declared_means_everything_is_kept() -> None:
+def test_without_declarations_the_server_keeps_the_reward() -> None:
     assert split_reward(reward_micro=7, declared=[], delivered=[]).kept == 7
     assert split_reward(reward_micro=7, declared=[0.0, 0.0], delivered=[True, True]).kept == 7
 

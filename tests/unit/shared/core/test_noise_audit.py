@@ -126,7 +126,7 @@ def noisy_epochs_upload(
     return w
 
 
-def test_feedback_of_noise_into_the_signal_accuses_nobody() -> None:
+def test_feedback_of_noise_into_the_signal_accuses_no_client() -> None:
     mechanism = NoisyEpochsMechanism(clip_norm=1.0, learning_rate=0.1, epochs=5, batch_size=200)
     test = audit(0.05, 200, 300, alpha=0.05, mechanism=mechanism)
     assert test.feedback

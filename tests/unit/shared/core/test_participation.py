@@ -42,7 +42,7 @@ def test_invitation_follows_the_rule_step_by_step(nu: list[float], min_share: fl
 
 
 @given(values, st.floats(0, 1))
-def test_everybody_is_invited_priced_out_or_below_the_smallest_share(nu: list[float], min_share: float) -> None:
+def test_each_client_is_invited_priced_out_or_below_the_smallest_share(nu: list[float], min_share: float) -> None:
     invitation = invite(privacy_values=nu, min_share=min_share)
     counted = invitation.invited.astype(int) + invitation.priced_out + invitation.below_min_share
     assert (counted == 1).all()
@@ -80,13 +80,13 @@ def test_those_who_stay_earn_at_least_their_fixed_costs() -> None:
     assert stay.utilities.tolist() == pytest.approx([4 / 9 - 0.3] * 3 + [0])
 
 
-def test_when_a_round_pays_nobody_the_market_is_empty() -> None:
+def test_the_market_is_empty_if_a_round_pays_no_client() -> None:
     stay = participation(reward=1, privacy_values=[1, 1, 1], privacy_weight=1, fixed_costs=[9, 9, 9])
     assert stay.equilibrium.status is MarketStatus.TOO_FEW_CLIENTS
     assert not stay.utilities.any()
 
 
-def test_without_a_reward_nobody_has_to_withdraw() -> None:
+def test_without_a_reward_no_client_withdraws() -> None:
     stay = participation(reward=0, privacy_values=[1, 1], privacy_weight=1, fixed_costs=[1, 1])
     assert stay.equilibrium.status is MarketStatus.NO_REWARD
     assert not stay.withdrawn.any()

@@ -50,7 +50,7 @@ def test_an_ordinary_round_offers_the_optimal_reward_and_its_equilibrium() -> No
     assert result.budgets == pytest.approx(played.budgets.tolist())
 
 
-def test_everybody_can_check_its_budget_against_what_is_announced() -> None:
+def test_each_client_can_check_its_budget_against_the_announcement() -> None:
     participants = [
         Participant(privacy_value=value, size=100, rho_cap=cap)
         for value, cap in ((0.9, 0.02), (1.0, math.inf), (1.1, 1))
@@ -168,7 +168,7 @@ def test_a_schedule_offers_each_round_its_own_reward_within_the_bounds_of_every_
     assert [held.bound for held in plans[1:3]] == [RewardBound.RANGE_MINIMUM, RewardBound.RANGE_MAXIMUM]
 
 
-def test_without_a_game_everybody_able_trains_for_nothing() -> None:
+def test_without_a_game_every_able_client_trains_without_reward() -> None:
     participants = [*crowd(1.0, 50.0), *crowd(1.0, set_aside=True)]
     result = plan(participants, policy=RewardPolicy.NONE)
     assert result.status is PlanStatus.PLANNED
@@ -181,7 +181,7 @@ def test_without_a_game_everybody_able_trains_for_nothing() -> None:
     st.integers(1, 20),
     st.integers(0, 100 * MICRO),
 )
-def test_whatever_the_crowd_a_plan_keeps_its_promises(
+def test_a_plan_keeps_its_guarantees_for_all_participants(
     crowd_data: list[tuple[float, int, float]], round_number: int, left: int
 ) -> None:
     participants = [Participant(privacy_value=v, size=s, rho_cap=c) for v, s, c in crowd_data]

@@ -52,7 +52,7 @@ def test_hand_worked_distances() -> None:
     assert label_distances(histograms=table, reference=UNIFORM).tolist() == [0, 1.5, 1.0, 2.0]
 
 
-def test_a_reference_may_have_labels_that_nobody_holds() -> None:
+def test_a_reference_may_have_labels_that_no_client_has() -> None:
     assert label_distances(histograms=[[3, 1, 0]], reference=[3, 1, 0]).tolist() == [0]
     assert label_distances(histograms=[[0, 0, 7]], reference=[1, 1, 0]).tolist() == [2]
 
@@ -167,14 +167,14 @@ def test_a_blind_choice_keeps_as_many_as_it_says_or_all_that_there_are(
     assert not result.filled_up.any()
 
 
-def test_a_blind_choice_is_that_of_its_seed_whatever_the_labels() -> None:
+def test_a_random_choice_depends_on_its_seed_and_not_on_labels() -> None:
     near, far = [[5, 5, 5, 5]] * 10, [[n + 1, 0, 0, 0] for n in range(10)]
     chosen = select(rule=Random(4, 7), histograms=near, reference=UNIFORM, min_clients=4).selected
     assert np.flatnonzero(chosen).tolist() == sorted(np.random.RandomState(7).permutation(10)[:4].tolist())
     assert (select(rule=Random(4, 7), histograms=far, reference=UNIFORM, min_clients=4).selected == chosen).all()
 
 
-def test_blind_choices_of_many_seeds_keep_everybody_equally_often() -> None:
+def test_random_choices_of_many_seeds_select_each_client_equally_often() -> None:
     table = [[5, 5, 5, 5], [20, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [9, 9, 9, 9]]
     rules = [Random(2, seed) for seed in range(2000)]
     draws = [select(rule=rule, histograms=table, reference=UNIFORM, min_clients=2).selected for rule in rules]

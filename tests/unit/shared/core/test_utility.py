@@ -14,7 +14,7 @@ values = st.lists(st.floats(0.2, 5), min_size=2, max_size=8)
 
 
 @given(values, st.floats(0.01, 100), st.floats(0.01, 100), st.floats(0.05, 2))
-def test_nobody_regrets_the_equilibrium(nu: list[float], reward: float, weight: float, tightness: float) -> None:
+def test_no_client_regrets_the_equilibrium(nu: list[float], reward: float, weight: float, tightness: float) -> None:
     caps = np.full(len(nu), tightness * equilibrium(reward=reward, privacy_values=nu, privacy_weight=weight).total)
     game = equilibrium(reward=reward, privacy_values=nu, privacy_weight=weight, caps=caps)
     regret = regrets(reward=reward, budgets=game.budgets, privacy_values=nu, privacy_weight=weight, caps=caps)
@@ -40,7 +40,7 @@ def test_a_client_that_bids_alone_regrets_every_unit_it_sold() -> None:
     assert regret[2] == 0
 
 
-def test_nobody_bidding_regrets_the_whole_reward() -> None:
+def test_without_bids_the_regret_is_the_whole_reward() -> None:
     assert regrets(reward=10, budgets=[0, 0], privacy_values=[1, 1], privacy_weight=1).tolist() == [10, 10]
 
 

@@ -135,7 +135,7 @@ def test_a_character_that_is_not_printable_becomes_a_space(character: str) -> No
 
 @settings(max_examples=100, deadline=None)
 @given(detail=ANY_TEXT)
-def test_reporting_never_fails_whatever_the_detail(detail: str) -> None:
+def test_reporting_never_fails_for_any_detail(detail: str) -> None:
     problem = Problem.of(ErrorCode.INTERNAL_ERROR, detail)
     assert Problem.model_validate_json(problem.model_dump_json()) == problem
 

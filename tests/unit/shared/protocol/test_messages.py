@@ -828,6 +828,6 @@ def test_an_accuracy_is_a_fraction(read: Reader, accuracy: float) -> None:
 
 
 @pytest.mark.parametrize("field", ["own", "clients", "accuracy", "loss", "model_digest", "declared_total"])
-def test_a_result_may_leave_out_what_the_reader_may_not_see_or_nobody_knows(read: Reader, field: str) -> None:
+def test_a_result_may_omit_private_and_unknown_fields(read: Reader, field: str) -> None:
     result = read(RoundResult, example(RoundResult) | {field: None})
     assert getattr(result, field) is None

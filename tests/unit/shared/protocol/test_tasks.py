@@ -177,7 +177,7 @@ def test_every_reward_of_a_schedule_is_money(read: Reader, reward: object) -> No
     ],
     ids=str,
 )
-def test_own_rules_are_named_where_they_are_used_and_only_there(read: Reader, changes: Json) -> None:
+def test_custom_rules_are_named_if_and_only_if_they_are_used(read: Reader, changes: Json) -> None:
     assert codes_of(read, task(changes)) == ["inconsistent_spec"]
 
 
@@ -433,7 +433,7 @@ def test_portions_of_the_records_belong_to_a_testbed(read: Reader, field: str) -
 
 
 @pytest.mark.parametrize(("records", "codes"), [(4, ["inconsistent_spec"]), (5, [])])
-def test_nobody_is_left_without_a_record_to_train_on(read: Reader, records: int, codes: list[str]) -> None:
+def test_every_client_has_a_record_to_train_on(read: Reader, records: int, codes: list[str]) -> None:
     spec = task({"workload.partition": PARTITIONS["iid"], "workload.training_records": records})
     assert codes_of(read, spec) == codes
 
@@ -446,7 +446,7 @@ def test_nobody_is_left_without_a_record_to_train_on(read: Reader, records: int,
     ],
 )
 @pytest.mark.parametrize("partition", PARTITIONS.values(), ids=PARTITIONS)
-def test_a_partition_has_a_shard_for_everybody_who_is_expected(read: Reader, partition: Json, rounds: Json) -> None:
+def test_a_partition_has_a_shard_for_every_expected_client(read: Reader, partition: Json, rounds: Json) -> None:
     assert codes_of(read, task({"workload.partition": partition, "rounds": rounds})) == ["inconsistent_spec"]
 
 
@@ -933,7 +933,7 @@ def test_the_digest_depends_on_the_order_of_tensors() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(discount=st.floats(0.5, 1), convexity=st.floats(1e-9, 1e9), delta=st.floats(1e-300, 0.5))
-def test_the_digest_survives_json_whatever_the_numbers(discount: float, convexity: float, delta: float) -> None:
+def test_the_digest_survives_json_for_all_numbers(discount: float, convexity: float, delta: float) -> None:
     changes = {"game.discount": discount, "game.convexity": convexity, "privacy.delta": delta}
     spec = TaskSpec.model_validate(task(changes))
     assert TaskSpec.model_validate_json(spec.model_dump_json()).digest == spec.digest
@@ -1008,11 +1008,11 @@ def test_a_blind_choice_reaches_the_core() -> None:
 
 
 def test_a_rule_of_ones_own_is_not_in_the_spec_but_given() -> None:
-    def nobody(question: object) -> list[bool]:
+    def no_client(question: object) -> list[bool]:
         return []
 
     spec = TaskSpec.model_validate(task({"selection": {"rule": "own", "own_rules": "mine"}}))
-    assert spec.selection_rule(nobody) == Custom(nobody)
+    assert spec.selection_rule(no_client) == Custom(no_client)
     with pytest.raises(ImpossibleArgument, match="custom_select"):
         spec.selection_rule()
 

@@ -115,7 +115,7 @@ def test_there_is_no_shard_beyond_the_clients(ordinal: int) -> None:
 
 
 @pytest.mark.parametrize("kind", list(PartitionKind))
-def test_there_must_be_a_record_for_everybody(kind: str) -> None:
+def test_there_must_be_a_record_for_each_client(kind: str) -> None:
     with pytest.raises(PartitionError, match="3 records cannot be divided among 4 clients"):
         all_shards(labels=BALANCED[:3], partition=divided(kind, clients=4))
 
@@ -149,7 +149,7 @@ def test_class_wise_dirichlet_gives_a_mean_distance_of_about_seven_tenths_and_un
     assert max(sizes) > 1.5 * min(sizes)
 
 
-def test_class_wise_dirichlet_leaves_nobody_short_however_skewed_it_is() -> None:
+def test_class_wise_dirichlet_gives_each_client_the_least_number_of_records() -> None:
     shards = all_shards(labels=BALANCED, partition=divided("dirichlet_class", clients=100, concentration=0.01))
     assert min(map(len, shards)) == LEAST_RECORDS
 
@@ -195,8 +195,8 @@ def test_in_a_mix_the_union_of_all_is_skewed_and_that_of_the_good_clients_is_not
     assert partition is not None
     rows = np.array(counts(BALANCED, all_shards(labels=BALANCED, partition=partition)))
     good = ~np.isin(np.arange(partition.clients), partition.two_class_ordinals)
-    everybody, selected = label_distances(histograms=[rows.sum(axis=0), rows[good].sum(axis=0)], reference=UNIFORM)
-    assert everybody > 0.15
+    all_clients, selected = label_distances(histograms=[rows.sum(axis=0), rows[good].sum(axis=0)], reference=UNIFORM)
+    assert all_clients > 0.15
     assert selected < 0.11
 
 

@@ -69,7 +69,7 @@ def test_so_many_records_are_trained_on_and_the_held_out_ones_stay() -> None:
     assert evaluated == list(range(ALL, ALL + 10))
 
 
-def test_validation_records_are_nobody_elses() -> None:
+def test_validation_records_are_not_trained_on() -> None:
     trained, evaluated = parts(validation=20)
     assert len(evaluated) == 20
     assert sorted(trained + evaluated) == list(range(ALL))
