@@ -248,12 +248,25 @@ def test_every_call_of_the_sdk_is_documented(api: type, documented: list[str]) -
     assert calls == set(documented)
 
 
-ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+_FOLDERS = "benchmarks|client|docker|docs|examples|experiments|server|shared|tests"
+PATHS = sorted(
+    {
+        (page.name, path)
+        for page in PAGES
+        for path in re.findall(rf"`((?:{_FOLDERS})/[\w./-]+|\.env\.example)`", page.read_text())
+    }
+)
+PROSE = "\n".join(re.sub(r"`[^`]*`", "", page.read_text()) for page in PAGES)
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`([\w.-]+/[\w./-]+|\.env\.example)`", ARCHITECTURE))))
-def test_every_path_of_the_architecture_exists(path: str) -> None:
+@pytest.mark.parametrize(("page", "path"), PATHS, ids=[":".join(found) for found in PATHS])
+def test_every_path_that_a_page_names_exists(page: str, path: str) -> None:
     assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("word", ["anybody", "everybody", "nobody", "somebody", "whatever", "whoever"])
+def test_pages_name_the_component_that_acts(word: str) -> None:
+    assert not re.search(rf"\b{word}\b", PROSE, re.IGNORECASE)
 
 
 COMPOSE_IMPORTS = [
