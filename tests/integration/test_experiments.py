@@ -1,4 +1,4 @@
-"""`qidpfl-experiments` on live services: all methods, a method of one's own, repeats, interruptions, failures."""
+"""`qidpfl-experiments` on live services: all methods, custom methods, repeats, interruptions, failures."""
 
 import json
 import os

@@ -69,7 +69,7 @@ def test_the_result_of_other_settings_is_not_used(tmp_path: Path) -> None:
     assert files.read(replace(cell, privacy_value="1:2")) is None
 
 
-def test_half_a_file_is_no_result(tmp_path: Path) -> None:
+def test_an_unfinished_file_is_not_a_result(tmp_path: Path) -> None:
     files, cell = CellFiles(tmp_path), a_cell()
     files.write(cell, a_result(cell))
     (whole,) = (tmp_path / "cells").iterdir()
@@ -79,7 +79,7 @@ def test_half_a_file_is_no_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "null", '{"fingerprint": 1', "\xff\xfe"])
-def test_a_damaged_file_is_named_in_one_line_with_what_can_be_done(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_is_reported_in_one_line_with_a_remedy(tmp_path: Path, text: str) -> None:
     files, cell = CellFiles(tmp_path), a_cell()
     files.write(cell, a_result(cell))
     (whole,) = (tmp_path / "cells").iterdir()
@@ -125,7 +125,7 @@ def test_descriptions_of_a_setup_may_change(tmp_path: Path) -> None:
     folder_of(tmp_path, SETUP.model_copy(update={"about": "another text", "partitions": partitions}))
 
 
-def test_noise_from_a_seed_and_from_the_system_are_not_mixed(tmp_path: Path) -> None:
+def test_noise_from_a_seed_and_system_noise_are_not_mixed(tmp_path: Path) -> None:
     folder_of(tmp_path)
     with pytest.raises(NotOurFolder, match="with another --reproducible: False; choose another --out"):
         folder_of(tmp_path, reproducible=True)
@@ -152,7 +152,7 @@ def test_changed_custom_rules_remove_only_their_own_results(tmp_path: Path) -> N
     assert read_config(tmp_path).own_rules == {"mine": "after"}
 
 
-def test_the_configuration_says_what_was_run_with_what(tmp_path: Path) -> None:
+def test_the_configuration_records_settings_versions_and_runs(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     folder.note_run("qidpfl-experiments run", audit="5 checks, 0 violated", wall_s=1.234)
     config = read_config(tmp_path)
@@ -172,14 +172,14 @@ def test_other_versions_are_added_to_the_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "no JSON"])
-def test_a_damaged_configuration_is_named_in_one_line(tmp_path: Path, text: str) -> None:
+def test_a_damaged_configuration_is_reported_in_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(DamagedResults, match=r"config\.json is damaged: ") as told:
         folder_of(tmp_path)
     assert "\n" not in str(told.value)
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with (
         pytest.raises(NotOurFolder, match="is not empty and holds no results"),
@@ -200,7 +200,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
         assert not again.is_new
 
 
-def test_a_folder_in_which_nothing_was_run_can_be_undone(tmp_path: Path) -> None:
+def test_a_new_folder_in_which_nothing_was_run_can_be_removed(tmp_path: Path) -> None:
     with opened(tmp_path / "out", config_of()) as folder:
         folder.work.mkdir()
         folder.undo()
@@ -217,7 +217,7 @@ def test_sweeps_are_not_among_the_cells_that_are_compared(tmp_path: Path) -> Non
     assert [row.method for row in folder.write().cells] == ["qi-dpfl"]
 
 
-def test_nothing_is_added_to_a_copy_of_results_without_their_cells(tmp_path: Path) -> None:
+def test_a_copy_of_results_without_cell_files_accepts_no_runs(tmp_path: Path) -> None:
     folder, cell = folder_of(tmp_path), a_cell()
     folder.cells.write(cell, a_result(cell))
     tables = folder.write()
@@ -228,7 +228,7 @@ def test_nothing_is_added_to_a_copy_of_results_without_their_cells(tmp_path: Pat
     assert gathered(tmp_path) == tables
 
 
-def test_cells_that_no_table_has_yet_are_gathered(tmp_path: Path) -> None:
+def test_cells_that_are_not_in_a_table_yet_are_gathered(tmp_path: Path) -> None:
     folder, cell = folder_of(tmp_path), a_cell()
     assert gathered(tmp_path) == Tables()
     folder.cells.write(cell, a_result(cell))

@@ -1,4 +1,4 @@
-"""Verdicts on claims: every rule can be met, missed and left open."""
+"""Verdicts on claims: each rule can hold, fail and stay undecided."""
 
 import csv
 from collections.abc import Sequence
@@ -69,11 +69,11 @@ def test_methods_are_alike_if_the_whole_interval_lies_within_the_margin(values: 
     ("values", "verdict"),
     [([-1.0, -1e-9, -5.0], TRIVIAL), ([-1.0], TRIVIAL), ([-1.0, 0.0], FAILS), ([-9.0, -9.0, 0.1], FAILS)],
 )
-def test_one_seed_refutes_what_ought_to_hold_by_construction(values: list[float], verdict: Verdict) -> None:
+def test_one_seed_refutes_a_claim_that_holds_by_construction(values: list[float], verdict: Verdict) -> None:
     assert judged(BY_DEFINITION, values) is verdict
 
 
-def test_without_a_resolution_no_effect_is_still_no_effect() -> None:
+def test_with_a_resolution_of_zero_an_effect_of_zero_does_not_hold() -> None:
     assert judged(ClaimRule(order=Order.HIGHER, amount=0.0), [0.0, 0.0, 0.0]) is FAILS
 
 
@@ -94,7 +94,7 @@ def test_a_claim_needs_all_its_comparisons(verdicts: list[Verdict], complete: bo
     assert all_of(verdicts, complete=complete) is together
 
 
-def test_a_rule_that_makes_no_sense_is_refused() -> None:
+def test_a_contradictory_rule_is_rejected() -> None:
     with pytest.raises(ValueError, match="negative"):
         ClaimRule(order=Order.HIGHER, amount=-0.1)
     with pytest.raises(ValueError, match="by construction"):
@@ -111,7 +111,7 @@ def finding(identifier: str, rows: Sequence[CellRow]) -> Finding:
     return found
 
 
-def test_claims_name_known_methods_and_have_names_of_their_own() -> None:
+def test_claims_name_known_methods_and_have_unique_identifiers() -> None:
     claims: tuple[Claim, ...] = (*PAPER_CLAIMS, *OUR_CLAIMS)
     assert len({claim.identifier for claim in claims}) == len(claims)
     for comparison in (comparison for claim in claims for comparison in claim.comparisons):
@@ -126,7 +126,7 @@ def test_effects_are_first_minus_second_in_points_on_the_same_seeds() -> None:
     assert found.verdict is HOLDS
 
 
-def test_selection_that_makes_it_worse_does_not_hold_and_says_so() -> None:
+def test_a_selection_that_lowers_accuracy_refutes_the_claim() -> None:
     found = finding("selection-accuracy", cells({"fedavg": [81, 91, 71.2], "fedavg-select": [80, 90, 70]}))
     assert found.verdict is FAILS
     assert "the opposite holds" in found.remarks
@@ -165,7 +165,7 @@ def test_one_seed_decides_nothing() -> None:
     assert "one seed, so there is no interval" in found.remarks
 
 
-def test_cells_that_failed_are_no_partners() -> None:
+def test_failed_cells_are_not_paired() -> None:
     rows = cells({"fedavg": [80, 81, 82], "fedavg-select": [81, 82, 10]})
     failed = tuple(replace(row, state="failed") if row.accuracy == 0.1 else row for row in rows)
     found = finding("selection-accuracy", failed)
@@ -206,7 +206,7 @@ def test_the_lowest_cost_among_the_same_clients_is_trivial_and_can_be_refuted() 
     assert "violated in 1 of 2 seeds, although it holds by construction" in refuted.findings[1].remarks
 
 
-def test_the_cost_of_other_clients_is_a_matter_of_fact() -> None:
+def test_the_cost_with_other_clients_is_measured() -> None:
     others = {"max": [10.0, 10.1], "random": [9.0, 9.1], "fedavg-dp": [8.5, 8.6]}
     assert outcome("lowest-cost-everybody", with_money({"qi-dpfl": [8.0, 8.1], **others})).verdict is HOLDS
     assert outcome("lowest-cost-everybody", with_money({"qi-dpfl": [8.8, 8.9], **others})).verdict is FAILS
@@ -234,14 +234,14 @@ def test_the_advantage_on_non_iid_data_is_a_difference_of_differences() -> None:
     assert "non-iid-advantage" not in {one.claim.identifier for one in outcomes(Tables(cells=elsewhere))}
 
 
-def test_growing_rewards_are_trivial_and_the_discount_is_seen_in_them() -> None:
+def test_growing_rewards_are_trivial_and_the_remark_names_the_discount() -> None:
     found = outcome("reward-grows", results(methods=("qi-dpfl",), seeds=2)).findings[0]
     assert found.effect.mean == pytest.approx(100 * (DISCOUNT ** ((1 - ROUNDS) / 2) - 1))
     assert found.verdict is TRIVIAL
     assert any(f"a discount of {DISCOUNT:.4f}" in remark for remark in found.remarks)
 
 
-def test_rewards_that_do_not_grow_refute_it() -> None:
+def test_rewards_that_do_not_grow_refute_the_claim() -> None:
     tables = results(methods=("qi-dpfl",), seeds=2)
     flat = replace(tables, rounds=tuple(replace(row, reward=7.0) for row in tables.rounds))
     assert outcome("reward-grows", flat).verdict is FAILS
@@ -256,7 +256,7 @@ def test_rewards_that_do_not_grow_refute_it() -> None:
         (5.0, 53.0, ""),
     ],
 )
-def test_a_range_that_says_what_is_paid_is_named(smallest: float, largest: float | None, told: str) -> None:
+def test_a_remark_names_the_limit_that_determines_the_reward(smallest: float, largest: float | None, told: str) -> None:
     tables = results(methods=("qi-dpfl", "random-select"), partitions=("dirichlet",), seeds=2)
     rounds = tuple(replace(row, reward=7.0) if row.method == "qi-dpfl" else row for row in tables.rounds)
     fit = replace(tables.fits[0], reward_min=smallest, reward_max=largest)
@@ -266,7 +266,7 @@ def test_a_range_that_says_what_is_paid_is_named(smallest: float, largest: float
         assert [remark for remark in remarks if " reward in " in remark] == ([told] if told else [])
 
 
-def test_where_nothing_is_admissible_the_swept_rewards_are_the_range() -> None:
+def test_without_admissible_rewards_the_swept_ones_are_the_range() -> None:
     tables = results(methods=("qi-dpfl",), partitions=("dirichlet",), seeds=1)
     fits = (replace(tables.fits[0], reward_min=None, reward_max=None),)
     rounds = tuple(replace(row, reward=80.0) for row in tables.rounds)

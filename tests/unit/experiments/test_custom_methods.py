@@ -1,4 +1,4 @@
-"""A method in one Python file."""
+"""Custom methods: one Python file each."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def written(folder: Path, text: str, name: str = "generous.py") -> Path:
         (REWARD + SELECT, Kept.CUSTOM, Reward.CUSTOM),
     ],
 )
-def test_what_a_file_does_not_define_is_as_in_qi_dpfl(tmp_path: Path, text: str, kept: Kept, reward: Reward) -> None:
+def test_a_missing_function_is_that_of_qi_dpfl(tmp_path: Path, text: str, kept: Kept, reward: Reward) -> None:
     method = custom_method(written(tmp_path, f'"""Pays well.\n\nVery."""\n{text}'))
     assert (method.name, method.kept, method.reward, method.role) == ("generous", kept, reward, Role.CUSTOM)
     assert method.about == "Pays well."
@@ -53,12 +53,12 @@ def test_the_file_is_not_run(tmp_path: Path) -> None:
         (REWARD, "my rules.py", "cannot be the name"),
     ],
 )
-def test_what_cannot_be_a_method_gets_one_line(tmp_path: Path, text: str, name: str, message: str) -> None:
+def test_an_unusable_file_gets_a_message_of_one_line(tmp_path: Path, text: str, name: str, message: str) -> None:
     with pytest.raises(CustomMethodError, match=message):
         custom_method(written(tmp_path, text, name))
 
 
-def test_two_files_of_one_name_are_no_two_methods(tmp_path: Path) -> None:
+def test_two_files_cannot_have_the_same_name(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     paths = [written(tmp_path, REWARD), written(tmp_path / "other", SELECT, "Generous.py")]
     assert [method.name for method in custom_methods(paths[:1])] == ["generous"]

@@ -1,4 +1,4 @@
-"""Figures: what there is is shown, the same every time, and nothing else of the reader's changes."""
+"""Figures: all available data is drawn, reproducibly, without side effects on matplotlib."""
 
 import io
 from dataclasses import replace
@@ -44,7 +44,7 @@ def curves(figure: Figure) -> dict[str, np.ndarray]:
     }
 
 
-def test_every_figure_is_drawn_small_enough_to_be_kept(drawn: tuple[Picture, ...]) -> None:
+def test_every_figure_is_a_small_file(drawn: tuple[Picture, ...]) -> None:
     assert len(drawn) == len(FIGURES)
     assert len({picture.file_name for picture in drawn}) == len(drawn)
     for picture in drawn:
@@ -55,11 +55,11 @@ def test_every_figure_is_drawn_small_enough_to_be_kept(drawn: tuple[Picture, ...
         assert 5_000 < len(picture.png) < 120_000, picture.name
 
 
-def test_figures_are_the_same_bytes_twice(everything: Tables, drawn: tuple[Picture, ...]) -> None:
+def test_figures_are_the_same_bytes_in_every_run(everything: Tables, drawn: tuple[Picture, ...]) -> None:
     assert pictures(everything) == drawn
 
 
-def test_settings_of_the_reader_neither_show_nor_change(everything: Tables, drawn: tuple[Picture, ...]) -> None:
+def test_matplotlib_settings_have_no_effect_and_stay(everything: Tables, drawn: tuple[Picture, ...]) -> None:
     made = drawing(accuracy_of_models(everything, LOOKS))
     with matplotlib.rc_context({"axes.facecolor": "red", "font.size": 30}):
         before = dict(matplotlib.rcParams)
@@ -67,9 +67,7 @@ def test_settings_of_the_reader_neither_show_nor_change(everything: Tables, draw
         assert dict(matplotlib.rcParams) == before
 
 
-def test_a_picture_says_itself_what_is_smaller_than_in_the_paper(
-    drawn: tuple[Picture, ...], everything: Tables
-) -> None:
+def test_a_figure_includes_the_scale_note(drawn: tuple[Picture, ...], everything: Tables) -> None:
     figure = Figure()
     made = Drawing(name="empty", title="Nothing", caption="", draw=lambda: figure)
     for note, title in (
@@ -121,7 +119,7 @@ def test_runs_that_determine_no_curve_are_shown_without_one(everything: Tables) 
 
 
 @pytest.mark.parametrize("methods", [("fedavg", "fedavg-select"), ("qi-dpfl",), ("my-rule",)])
-def test_few_methods_and_one_seed_show_what_there_is(methods: tuple[str, ...]) -> None:
+def test_few_methods_and_one_seed_give_the_possible_figures(methods: tuple[str, ...]) -> None:
     tables = results(methods=methods, partitions=("dirichlet",), seeds=1)
     names = {picture.name for picture in pictures(tables)}
     assert {"calibration", "wall-clock"} <= names
@@ -129,15 +127,15 @@ def test_few_methods_and_one_seed_show_what_there_is(methods: tuple[str, ...]) -
     assert ("accuracy-money" in names) == (methods[0] in ("qi-dpfl", "my-rule"))
 
 
-def test_one_seed_is_said_to_have_no_bands() -> None:
+def test_the_caption_says_that_one_seed_has_no_bands() -> None:
     tables = results(methods=("qi-dpfl",), partitions=("dirichlet",), seeds=1)
     assert "no bands" in drawing(accuracy_of_strategies(for_condition(tables, CONDITION), LOOKS)).caption
 
 
-def test_nothing_gives_no_figures() -> None:
+def test_empty_tables_give_no_figures() -> None:
     assert pictures(Tables()) == ()
 
 
-def test_cells_that_failed_are_on_no_figure(everything: Tables) -> None:
+def test_failed_cells_are_in_no_figure(everything: Tables) -> None:
     broken = tuple(replace(row, state="failed") for row in everything.cells)
     assert {picture.name for picture in pictures(replace(everything, cells=broken))} == {"calibration"}

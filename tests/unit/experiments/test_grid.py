@@ -1,4 +1,4 @@
-"""The tasks of the methods: what differs between them, and what must not."""
+"""The grid: the tasks of the methods differ only in selection, noise and reward."""
 
 import json
 from collections.abc import Sequence
@@ -65,14 +65,14 @@ def test_methods_that_follow_take_rewards_and_number_of_clients_from_qi_dpfl() -
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method.follows_qi_dpfl], ids=lambda m: m.name)
-def test_what_follows_a_failed_qi_dpfl_cannot_be_planned(method: Method) -> None:
+def test_a_method_that_follows_a_failed_qi_dpfl_cannot_run(method: Method) -> None:
     broken = replace(leader(), cell=replace(leader().cell, state="failed"))
     with pytest.raises(MissingPrerequisite):
         GRID.cell(method, partition="dirichlet", seed=1, rewards=RANGE, leader=broken)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
-def test_noise_is_bought_and_nothing_else_is(method: Method) -> None:
+def test_a_method_has_noise_if_it_pays_a_reward(method: Method) -> None:
     spec = spec_of(method)
     assert spec.privacy.noise == method.noise == (method.reward is not Reward.NONE)
 
@@ -84,7 +84,7 @@ def test_the_same_seed_divides_the_data_alike_for_all_methods_and_another_does_n
     assert other.spec.workload.partition not in divided
 
 
-def test_a_sweep_looks_at_validation_records_and_at_a_division_of_its_own() -> None:
+def test_a_sweep_uses_validation_records_and_another_division_of_the_data() -> None:
     for cell in (
         GRID.calibration_cell(partition="dirichlet", reward=3.0),
         GRID.tuning_cell(partition="dirichlet", learning_rate=0.5),
@@ -94,7 +94,7 @@ def test_a_sweep_looks_at_validation_records_and_at_a_division_of_its_own() -> N
     assert spec_of(QI_DPFL).workload.validation_records is None
 
 
-def test_noise_comes_from_the_seed_only_where_a_repeat_is_asked_for() -> None:
+def test_noise_comes_from_the_seed_only_with_reproducible() -> None:
     plain = GRID.cell(QI_DPFL, partition="dirichlet", seed=1, rewards=RANGE, leader=None)
     repeatable = replace(GRID, reproducible=True).cell(
         QI_DPFL, partition="dirichlet", seed=1, rewards=RANGE, leader=None
@@ -113,7 +113,7 @@ def test_other_rules_of_the_same_name_are_another_cell() -> None:
     assert len(fingerprints) == 3
 
 
-def test_overrides_can_be_sent() -> None:
+def test_overrides_are_json() -> None:
     for method in METHODS:
         cell = GRID.cell(method, partition="dirichlet", seed=1, rewards=RANGE, leader=leader())
         assert json.loads(json.dumps(cell.overrides)) == cell.overrides
@@ -152,6 +152,6 @@ def test_methods_are_chosen_by_name_in_our_order() -> None:
     assert methods_named(["all"]) == METHODS
 
 
-def test_an_unknown_method_is_named() -> None:
+def test_the_error_names_the_unknown_method() -> None:
     with pytest.raises(UnknownMethod, match="there is no method 'best'; there are all, fedavg"):
         methods_named(["fedavg", "best"])

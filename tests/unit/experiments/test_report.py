@@ -1,4 +1,4 @@
-"""The report: complete, honest, and in need of nothing else."""
+"""The report is complete, self-contained and marks every limitation."""
 
 import re
 from dataclasses import replace
@@ -59,7 +59,7 @@ def folder(tables: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written
 
 
-def test_the_page_needs_nothing_else(folder: Path) -> None:
+def test_the_page_is_self_contained(folder: Path) -> None:
     text = (folder / "report.html").read_text()
     page = Page(text)
     assert not page.open
@@ -69,7 +69,7 @@ def test_the_page_needs_nothing_else(folder: Path) -> None:
     assert "url(" not in text
 
 
-def test_the_contents_lead_somewhere(folder: Path) -> None:
+def test_the_links_of_the_page_have_targets(folder: Path) -> None:
     page = Page((folder / "report.html").read_text())
     assert {"mnist-iid", "mnist-dirichlet", "claims", "remarks"} <= page.names
     assert all(link.removeprefix("#") in page.names for link in page.links)
@@ -85,7 +85,7 @@ def test_the_links_of_the_readme_lead_to_files(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["report.html", "README.md"])
-def test_command_settings_and_verdicts_are_told(folder: Path, name: str) -> None:
+def test_the_report_shows_command_settings_and_verdicts(folder: Path, name: str) -> None:
     text = (folder / name).read_text()
     for told in (ABOUT.command, "game.discount", "0.95", "does not hold", "trivially true", "my-rule is more accurate"):
         assert told in text, told
@@ -95,14 +95,14 @@ def test_command_settings_and_verdicts_are_told(folder: Path, name: str) -> None
     ("name", "told"),
     [("report.html", "client 3: &lt;broken&gt; | pipe"), ("README.md", r"client 3: &lt;broken> \| pipe")],
 )
-def test_cells_that_failed_are_told_and_cannot_break_the_page(folder: Path, name: str, told: str) -> None:
+def test_failed_cells_are_listed_and_escaped(folder: Path, name: str, told: str) -> None:
     text = (folder / name).read_text()
     assert told in text
     assert re.search(r"1 (run )?did not finish", text)
 
 
 @pytest.mark.parametrize("name", ["report.html", "README.md"])
-def test_failed_runs_of_sweeps_are_told_too(tmp_path: Path, name: str) -> None:
+def test_failed_runs_of_sweeps_are_listed(tmp_path: Path, name: str) -> None:
     made = results(methods=("qi-dpfl",), partitions=("iid",), seeds=1)
     failed = replace(made.calibration[0], total=None, accuracy=None, failure="the fleet was killed")
     rate = TuningRow(dataset="mnist", partition="iid", learning_rate=8.0, accuracy=None, failure="it diverged")
@@ -119,7 +119,7 @@ def test_failed_runs_of_sweeps_are_told_too(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["report.html", "README.md"])
-def test_heuristic_noise_is_said_loudly_and_beside_every_epsilon(folder: Path, tmp_path: Path, name: str) -> None:
+def test_heuristic_noise_has_a_warning_and_a_mark_at_every_epsilon(folder: Path, tmp_path: Path, name: str) -> None:
     made = results(methods=("fedavg", "qi-dpfl"), partitions=("iid",), seeds=2)
     heuristic = replace(
         made,
@@ -136,7 +136,7 @@ def test_heuristic_noise_is_said_loudly_and_beside_every_epsilon(folder: Path, t
     assert "euristic" not in (folder / name).read_text()
 
 
-def test_noise_from_a_seed_is_said_to_protect_nothing(folder: Path, tmp_path: Path) -> None:
+def test_the_report_says_that_noise_from_a_seed_protects_nothing(folder: Path, tmp_path: Path) -> None:
     few = results(methods=("qi-dpfl",), partitions=("iid",), seeds=2)
     write_report(tmp_path, few, replace(ABOUT, reproducible=True))
     assert "protects nothing" in (tmp_path / "README.md").read_text()
@@ -150,7 +150,7 @@ def test_every_row_of_a_table_has_as_many_cells_as_its_head(folder: Path) -> Non
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in block.splitlines()}) == 1, block
 
 
-def test_a_smaller_scale_is_said_loudly_and_the_full_one_is_not(folder: Path, tmp_path: Path) -> None:
+def test_a_smaller_scale_has_a_warning_and_the_full_one_has_none(folder: Path, tmp_path: Path) -> None:
     write_report(tmp_path, Tables(), replace(ABOUT, scale_note="12 of 30 rounds"))
     for name in ("report.html", "README.md"):
         assert "Not at full scale" in (tmp_path / name).read_text()
@@ -158,7 +158,7 @@ def test_a_smaller_scale_is_said_loudly_and_the_full_one_is_not(folder: Path, tm
         assert "Not at full scale" not in (folder / name).read_text()
 
 
-def test_learning_rates_that_were_tried_are_told_and_failed_ones_too(folder: Path, tmp_path: Path) -> None:
+def test_all_learning_rates_are_listed_including_failed_ones(folder: Path, tmp_path: Path) -> None:
     tried = {0.5: 0.8125, 3.0: None}
     rows = [
         TuningRow(dataset="mnist", partition="iid", learning_rate=rate, accuracy=found) for rate, found in tried.items()
@@ -171,7 +171,7 @@ def test_learning_rates_that_were_tried_are_told_and_failed_ones_too(folder: Pat
     assert "Learning rates" not in (folder / "README.md").read_text() + (folder / "report.html").read_text()
 
 
-def test_a_report_is_the_same_twice_and_leaves_no_figure_of_an_older_run(tmp_path: Path) -> None:
+def test_a_report_is_reproducible_and_removes_old_figures(tmp_path: Path) -> None:
     few = results(methods=("qi-dpfl",), partitions=("iid",), seeds=2)
     for name in ("one", "other"):
         (tmp_path / name / "figures").mkdir(parents=True)
@@ -193,7 +193,7 @@ def test_a_report_is_the_same_twice_and_leaves_no_figure_of_an_older_run(tmp_pat
     ],
     ids=["nothing", "one method", "one seed"],
 )
-def test_little_gives_a_report_too(few: Tables, tmp_path: Path) -> None:
+def test_incomplete_results_give_a_report(few: Tables, tmp_path: Path) -> None:
     write_report(tmp_path, few, ABOUT)
     text = (tmp_path / "report.html").read_text()
     assert not Page(text).open
@@ -217,7 +217,7 @@ def test_nested_settings_get_dotted_names() -> None:
         (2e-5, "2.00e−05"),
     ],
 )
-def test_numbers_have_no_more_digits_than_a_reader_can_use(value: float | None, text: str) -> None:
+def test_numbers_have_few_digits(value: float | None, text: str) -> None:
     assert formatting.number(value) == text
 
 

@@ -1,4 +1,4 @@
-"""The settings of the experiments: what is in the file, and what is wrong with one of your own."""
+"""The settings of the experiments: the built-in file, and errors in a user's file."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def test_every_third_client_of_a_quality_mix_holds_two_labels() -> None:
         ({"partitions": ["iid", "odd"]}, "there is no partition 'odd'"),
     ],
 )
-def test_what_is_not_there_is_named_with_what_is(changes: dict[str, object], message: str) -> None:
+def test_the_error_for_an_unknown_name_lists_the_known_names(changes: dict[str, object], message: str) -> None:
     asked: dict[str, object] = {"dataset": "digits", "scale": None, "variant": "recommended", "partitions": ["iid"]}
     with pytest.raises(SettingsError, match=message):
         setup(ALL, **(asked | changes))  # type: ignore[arg-type]
@@ -70,14 +70,14 @@ def test_what_is_not_there_is_named_with_what_is(changes: dict[str, object], mes
         ("target_gap", "target_gab", "datasets.digits.target_gap: Field required"),
     ],
 )
-def test_a_wrong_settings_file_gets_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_an_invalid_settings_file_gets_a_message_of_one_line(tmp_path: Path, old: str, new: str, message: str) -> None:
     wrong = tmp_path / "settings.toml"
     wrong.write_text(SETTINGS.read_text().replace(old, new))
     with pytest.raises(SettingsError, match=message):
         read_settings(wrong)
 
 
-def test_a_preset_that_the_coordinator_does_not_have_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_preset_is_rejected(tmp_path: Path) -> None:
     wrong = tmp_path / "settings.toml"
     wrong.write_text(SETTINGS.read_text().replace('preset = "digits"', 'preset = "numbers"'))
     with pytest.raises(SettingsError, match="unknown preset 'numbers'"):

@@ -1,4 +1,4 @@
-"""Means and differences over few seeds, honestly."""
+"""Means and differences over few seeds, with their intervals."""
 
 import math
 
@@ -25,7 +25,7 @@ def test_an_interval_is_students() -> None:
     assert (found.mean, found.n, found.missing) == (3.0, 5, 0)
 
 
-def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
+def test_intervals_contain_the_true_mean_at_their_stated_rate() -> None:
     noise = np.random.default_rng(0)
     found = [known(estimate(noise.normal(7, 2, 3).tolist())) for _ in range(2000)]
     covered = sum(one.low is not None and one.high is not None and one.low <= 7 <= one.high for one in found)
@@ -47,7 +47,7 @@ def test_no_values_have_no_mean() -> None:
     assert estimate([None, math.nan, math.inf]) is None
 
 
-def test_what_is_unknown_is_left_out_and_counted() -> None:
+def test_unknown_values_are_left_out_and_counted() -> None:
     found = known(estimate([1.0, None, 3.0, math.nan]))
     assert (found.mean, found.n, found.missing) == (2.0, 2, 2)
 
@@ -60,7 +60,7 @@ def test_a_mirrored_estimate_is_that_of_the_negative_values(values: list[float])
     assert mirrored.high == pytest.approx(negative.high)
 
 
-def test_pairs_cancel_what_seeds_differ_in() -> None:
+def test_differences_between_seeds_cancel_in_pairs() -> None:
     first, second = {0: 50.5, 1: 70.5, 2: 90.5}, {2: 90.0, 0: 50.0, 1: 70.0}
     found = known(differences(first, second).estimate)
     assert (found.mean, found.margin) == (0.5, 0.0)
@@ -72,7 +72,7 @@ def test_values_without_a_partner_are_left_out_and_counted() -> None:
     assert found.missing == 4
 
 
-def test_differences_in_percent_are_of_the_second() -> None:
+def test_differences_in_percent_are_relative_to_the_second() -> None:
     found = differences({0: 30.0, 1: -30.0, 2: 5.0}, {0: 40.0, 1: -40.0, 2: 0.0}, percent=True)
     assert found.by_pair == {0: -25.0, 1: 25.0}
     assert found.missing == 1
