@@ -1,4 +1,4 @@
-"""Opaque ids and secrets, and how secrets are hashed and compared. Small on purpose: service, ops and api need it."""
+"""Opaque ids and secrets. A separate module because the use cases, the token files and the API all need it."""
 
 import hashlib
 import secrets

@@ -1,4 +1,4 @@
-"""Settings of the coordinator: read once, from the environment (`QIDPFL_…`) and the command line."""
+"""Settings of the coordinator: read once, from the environment (`QIDPFL_*`) and the command line."""
 
 from pathlib import Path
 from typing import Literal

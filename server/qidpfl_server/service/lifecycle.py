@@ -15,10 +15,10 @@ _log = structlog.get_logger()
 
 
 def end_task(tx: Transaction, task: Task, after: TaskState, reason: EndReason, now: Micros, detail: str = "") -> None:
-    """End a task that has not ended yet."""
-    said = f"{reason.value}: {detail}" if detail else reason.value
-    if tx.tasks.end(task.task_id, before=task.state, after=after, reason=said, at=now):
-        tx.events.add(task.task_id, f"task.{after.value}", at=now, detail=said)
+    """End a task. No effect if another process has changed its state since it was read."""
+    text = f"{reason.value}: {detail}" if detail else reason.value
+    if tx.tasks.end(task.task_id, before=task.state, after=after, reason=text, at=now):
+        tx.events.add(task.task_id, f"task.{after.value}", at=now, detail=text)
         tx.touch(task.task_id)
 
 
@@ -29,12 +29,12 @@ def fail_by_rule(tx: Transaction, task: Task, name: str | None, error: CustomRul
 
 
 def get_task(tx: Transaction, task_id: str) -> Task:
-    """The task, for a transaction that only reads it. Raises `RequestRefused` where there is none."""
+    """The task, for a transaction that only reads it. Raises `RequestRefused` if there is none."""
     return _require(tx.tasks.get(task_id))
 
 
 def get_task_for_update(tx: Transaction, task_id: str) -> Task:
-    """The task, locked until the end of a writing transaction. Raises `RequestRefused` where there is none."""
+    """The task, locked until the end of a writing transaction. Raises `RequestRefused` if there is none."""
     return _require(tx.tasks.get_for_update(task_id))
 
 

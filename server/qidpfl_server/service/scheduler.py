@@ -40,7 +40,7 @@ _FIRST_PAUSE_S = 1.0
 
 
 class RetryPolicy:
-    """How often a failed step is tried again: transient errors without limit, all others six times per step."""
+    """Counts unexpected errors per step of a task, and says when to try again. Transient errors do not count."""
 
     def __init__(self) -> None:
         self._failures: dict[str, tuple[Step, int]] = {}
@@ -98,13 +98,13 @@ class Scheduler:
             async with anyio.create_task_group() as group:
                 while True:
                     self._wake.clear()
-                    pause = self._start_what_is_due(group, await anyio.to_thread.run_sync(self._due_tasks))
+                    pause = self._start_due_tasks(group, await anyio.to_thread.run_sync(self._due_tasks))
                     with anyio.move_on_after(pause):
                         await self._wake.wait()
         finally:
             self.ended = True
 
-    def _start_what_is_due(self, group: TaskGroup, tasks: list[tuple[Task, Micros]]) -> float:
+    def _start_due_tasks(self, group: TaskGroup, tasks: list[tuple[Task, Micros]]) -> float:
         """Start the due tasks. Returns the seconds until the next one is due."""
         now = self._clock.now()
         for task, due in tasks:

@@ -190,7 +190,7 @@ def _close(
         settled_at=now,
     )
     for client_id, verdict in audit.verdicts.items():
-        tx.rounds.judge(round_, client_id, verdict=verdict, accepted=client_id in audit.accepted)
+        tx.rounds.set_verdict(round_, client_id, verdict=verdict, accepted=client_id in audit.accepted)
     tx.rounds.pay(round_, payments)
     tx.tasks.add_model(task.task_id, model, now)
     _count_misses(tx, ready)

@@ -254,7 +254,7 @@ class RoundRows:
         where = {"task_id": task_id, "digests": list(digests)}
         return set(self._connection.execute(_KNOWN_DIGESTS, where).scalars())
 
-    def judge(self, known: Round, client_id: str, *, verdict: NoiseVerdict | None, accepted: bool) -> None:
+    def set_verdict(self, known: Round, client_id: str, *, verdict: NoiseVerdict | None, accepted: bool) -> None:
         where = _where(updates, known.task_id, known.round_number, client_id)
         self._connection.execute(update(updates).where(*where).values(verdict=verdict, accepted=accepted))
 
