@@ -56,46 +56,6 @@ def joined(coordinator: Coordinator, task_id: str, code: str) -> list[ScriptedCl
     return clients
 
 
-def test_a_task_trains_from_the_model_it_was_given(coordinator: Coordinator) -> None:
-    task_id, code = coordinator.create_task("given", **SHORT)
-    answer = give(coordinator, task_id, MODEL)
-    digest = hashlib.sha256(MODEL).hexdigest()
-    assert (answer.status_code, answer.json()["version"], answer.json()["digest"]) == (200, 0, digest)
-    clients = joined(coordinator, task_id, code)
-    news = clients[0].poll(wait=60)
-    assert news is not None and news["round"]["model_digest"] == digest
-    assert clients[0].http.get("/models/0").content == MODEL
-    play_to_the_end(clients)
-    with coordinator.admin as http:
-        assert http.get(f"/v1/tasks/{task_id}").json()["state"] == "finished"
-
-
-def test_the_same_model_again_gets_the_same_answer_in_any_state(coordinator: Coordinator) -> None:
-    task_id, code = coordinator.create_task("again", **SHORT)
-    answers = [give(coordinator, task_id, MODEL) for _ in range(2)]
-    clients = joined(coordinator, task_id, code)
-    answers.append(give(coordinator, task_id, MODEL))
-    play_to_the_end(clients)
-    answers.append(give(coordinator, task_id, MODEL))
-    assert {answer.status_code for answer in answers} == {200}
-    assert len({answer.text for answer in answers}) == 1
-
-
-def test_another_model_is_taken_while_enrolling_and_refused_once_a_round_is_announced(
-    coordinator: Coordinator,
-) -> None:
-    task_id, code = coordinator.create_task("frozen", **SHORT)
-    for data in (OTHER, MODEL):
-        assert give(coordinator, task_id, data).status_code == 200
-    clients = joined(coordinator, task_id, code)
-    refused = give(coordinator, task_id, OTHER)
-    assert (refused.status_code, refused.json()["code"]) == (409, "model_frozen")
-    assert held(coordinator, task_id) == MODEL
-    play_to_the_end(clients)
-    ended = give(coordinator, task_id, OTHER)
-    assert (ended.status_code, ended.json()["code"]) == (409, "task_ended")
-
-
 WRONG: dict[str, tuple[bytes, dict[str, str], int, str]] = {
     "too short": (MODEL[:-4], {}, 422, "wrong_length"),
     "too long": (MODEL + b"\0\0\0\0", {}, 413, "body_too_large"),
@@ -128,11 +88,6 @@ def test_a_model_larger_than_any_json_is_taken(coordinator: Coordinator) -> None
     assert len(data) > 2 << 20
     assert give(coordinator, task_id, data).status_code == 200
     assert held(coordinator, task_id) == data
-
-
-def test_a_task_that_is_not_there_takes_no_model(coordinator: Coordinator) -> None:
-    refused = give(coordinator, "0" * 24, MODEL)
-    assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
 
 
 @pytest.mark.parametrize("store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)

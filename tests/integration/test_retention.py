@@ -2,26 +2,22 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
 from qidpfl_server.audit import audit
-from qidpfl_server.clock import SystemClock, seconds
-from qidpfl_server.domain import Model
-from qidpfl_server.errors import RequestRefused, StoreBusy
+from qidpfl_server.clock import SystemClock
+from qidpfl_server.errors import RequestRefused
 from qidpfl_server.ops.export import read_export
 from qidpfl_server.ops.open_store import opened_store
 from qidpfl_server.service.retention import kept_digests, sweep
-from qidpfl_server.service.tasks import create_task, save_initial_model, task_spec
 from qidpfl_server.settings import Settings
-from qidpfl_server.store import blobs
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.store import Store
-from qidpfl_server.store.transaction import Transaction
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
 
 pytestmark = pytest.mark.live
@@ -64,11 +60,6 @@ def play_round(clients: list[ScriptedClient]) -> None:
         pass
 
 
-def grow_old(folder: Path) -> None:
-    for path in folder.iterdir():
-        os.utime(path, (time.time() - 2 * HOUR_S,) * 2)
-
-
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
@@ -101,17 +92,6 @@ def test_a_live_task_is_swept_after_every_round_and_goes_on(store_url: str, tmp_
             assert clients[0].upload({"round_number": number}).status_code == 200
 
 
-def test_what_was_needed_an_hour_ago_stays_however_old_it_is(tmp_path: Path) -> None:
-    with Coordinator(tmp_path) as coordinator, store_of(coordinator) as store:
-        clients = gathered(coordinator)
-        for _ in range(HORIZON):
-            play_round(clients)
-        grow_old(tmp_path / "blobs" / "objects")
-        before = names(tmp_path / "blobs" / "objects")
-        assert sweep(store, SystemClock()) == 0
-        assert names(tmp_path / "blobs" / "objects") == before
-
-
 def test_a_coordinator_sweeps_old_orphans_and_leaves_young_ones(tmp_path: Path) -> None:
     folder = Blobs(tmp_path / "blobs")
     old, young = folder.put(b"nobody refers to me"), folder.put(b"somebody may be about to refer to me")
@@ -127,82 +107,3 @@ def test_a_coordinator_sweeps_old_orphans_and_leaves_young_ones(tmp_path: Path) 
             assert names(tmp_path / "blobs" / "objects") == {young}
             assert names(tmp_path / "blobs" / "staging") == {arriving.path.name}
             assert "0 violated" in coordinator.audit()
-
-
-class HeldUp:
-    """A store whose reader is held up after its answer: meanwhile something happens."""
-
-    def __init__(self, store: Store, meanwhile: Callable[[], None]) -> None:
-        self._store = store
-        self._meanwhile = meanwhile
-        self.blobs = store.blobs
-
-    def read(self, work: Callable[[Transaction], Result], **options: Any) -> Result:
-        answer = self._store.read(work, **options)
-        self._meanwhile()
-        return answer
-
-
-def test_a_sweep_that_is_held_up_removes_nothing_that_came_meanwhile(tmp_path: Path) -> None:
-    with opened_store(Settings(state_dir=tmp_path), create=True) as store:
-        orphan = store.blobs.put(b"an orphan")
-        time.sleep(0.01)
-
-        def meanwhile() -> None:
-            created(store, "meanwhile")
-
-        assert sweep(HeldUp(store, meanwhile), SystemClock(), grace_s=0) == 1  # type: ignore[arg-type]
-        assert not store.blobs.has(orphan)
-        assert audit(store).violations == []
-
-
-def created(store: Store, name: str) -> Model:
-    spec = task_spec("digits", {})
-    model = save_initial_model(store.blobs, spec)
-    now = SystemClock().now()
-    store.write(lambda tx: create_task(tx, name=name, preset_name="digits", spec=spec, model=model, now=now))
-    return model
-
-
-def test_an_orphan_that_gets_its_bytes_anew_while_it_is_looked_at_survives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = Blobs(tmp_path)
-    digest = store.put(b"the same bytes")
-    os.utime(tmp_path / "objects" / digest, (time.time() - 2 * HOUR_S,) * 2)
-    is_older = blobs._is_older
-
-    def looked_at(path: Path, moment: int) -> bool:
-        answer = is_older(path, moment)
-        store.put(b"the same bytes")
-        return answer
-
-    monkeypatch.setattr(blobs, "_is_older", looked_at)
-    assert store.sweep(set(), before=SystemClock().now() - seconds(HOUR_S)) == 0
-    assert store.get(digest) == b"the same bytes"
-    assert names(tmp_path / "staging") == set()
-
-
-def test_a_model_that_was_swept_before_its_task_was_recorded_is_not_recorded(tmp_path: Path) -> None:
-    with opened_store(Settings(state_dir=tmp_path), create=True) as store:
-        spec = task_spec("digits", {})
-        model = save_initial_model(store.blobs, spec)
-        assert sweep(store, SystemClock(), grace_s=0) == 1
-        now = SystemClock().now()
-        with pytest.raises(StoreBusy, match="swept"):
-            store.write(lambda tx: create_task(tx, name="late", preset_name=None, spec=spec, model=model, now=now))
-        assert store.read(lambda tx: tx.tasks.all()) == []
-        created(store, "again")
-        assert audit(store).violations == []
-
-
-def test_two_tasks_that_share_a_blob_keep_it_as_long_as_one_of_them_does(tmp_path: Path) -> None:
-    """All tasks of a convex workload start from the same zeros."""
-    with Coordinator(tmp_path) as coordinator, store_of(coordinator) as store:
-        clients = gathered(coordinator)
-        shared = created(store, "another")
-        for _ in range(KEPT + 1):
-            play_round(clients)
-        sweep(store, SystemClock(), grace_s=0)
-        assert store.blobs.has(shared.digest)
-        assert audit(store).violations == []

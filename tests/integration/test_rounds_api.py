@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, digest_header, move_deadline, running
+from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, digest_header, running
 
 pytestmark = pytest.mark.live
 
@@ -86,13 +86,6 @@ def result(coordinator: Coordinator, task_id: str, number: int = 1) -> dict[str,
     with coordinator.admin as http:
         found: dict[str, Any] = http.get(f"/v1/tasks/{task_id}/rounds/{number}").raise_for_status().json()
         return found
-
-
-def ledger(client: ScriptedClient, number: int = 1) -> dict[str, Any]:
-    """The entry of one round."""
-    entries = client.http.get("/clients/me/ledger").raise_for_status().json()["entries"]
-    found: dict[str, Any] = next(entry for entry in entries if entry["release"] == f"round/{number}")
-    return found
 
 
 def rows(coordinator: Coordinator, table: str, task_id: str) -> list[tuple[Any, ...]]:
@@ -260,28 +253,6 @@ def test_an_upload_that_may_not_be_sent_is_refused_and_leaves_nothing(
     assert data == doomed.stored or left_behind(coordinator, data) == []
 
 
-def test_a_norm_that_no_noise_explains_is_refused_and_leaves_nothing(coordinator: Coordinator, gather: Gather) -> None:
-    client, *_ = gather()
-    offer = offer_to(client)
-    client.declare(offer).raise_for_status()
-    honest = np.frombuffer(client.update(offer), dtype="<f4")
-    for vector in (np.full_like(honest, 3e38), honest * np.float32(100)):
-        assert refusal(client.upload(offer, vector.tobytes())) == (422, "out_of_bounds")
-        assert rows(coordinator, "updates", client.task_id) == []
-        assert left_behind(coordinator, vector.tobytes()) == []
-    # Three times the noise is too much, but that is the audit's to say.
-    assert client.upload(offer, (honest * np.float32(3)).tobytes()).status_code == 200
-
-
-def test_without_noise_only_the_signal_counts(coordinator: Coordinator, gather: Gather) -> None:
-    client, *_ = gather(privacy={"noise": False}, game={"policy": "none"})
-    offer = offer_to(client)
-    client.http.put("/rounds/1/budget", json={"join": True}).raise_for_status()
-    empty = bytes(4 * offer["dimension"])
-    assert refusal(client.upload(offer, _with_value(empty, 11 * offer["clip_norm"]))) == (422, "out_of_bounds")
-    assert client.upload(offer, _with_value(empty, offer["clip_norm"])).status_code == 200
-
-
 def test_a_client_of_another_task_cannot_upload_here(coordinator: Coordinator, doomed: Doomed) -> None:
     before = rows(coordinator, "updates", doomed.declared.task_id)
     url = f"{doomed.declared.http.base_url}rounds/1/update"
@@ -310,64 +281,7 @@ def test_a_large_upload_is_refused_or_acknowledged_before_its_body_is_read(coord
     assert put_headers_only(declared, digest, length) == 410
 
 
-def test_a_settled_round_repeats_its_first_receipts_and_takes_nothing_new(
-    coordinator: Coordinator, gather: Gather
-) -> None:
-    *three, late = gather(4, game={"horizon": 3})
-    offer = offer_to(late)
-    late.http.put("/rounds/1/budget", json={"decline": True, "reason": "busy"}).raise_for_status()
-    receipts = [(client.declare(offer).json(), client.upload(offer).json()) for client in three]
-    assert offer_to(late, "1.1")["round_number"] == 2
-
-    for client, (budget, update) in zip(three, receipts, strict=True):
-        again = client.declare(offer), client.upload(offer)
-        assert [answer.status_code for answer in again] == [200, 200]
-        assert [answer.json() for answer in again] == [budget, update]
-    fresh = late.update(offer)
-    assert refusal(put_update(late, fresh)) == (410, "round_closed")
-    assert refusal(put_update(three[0], fresh)) == (409, "update_exists")
-    assert refusal(late.declare(offer)) == (410, "round_closed")
-    assert left_behind(coordinator, fresh) == []
-    assert len(rows(coordinator, "updates", late.task_id)) == 3
-
-    second = offer_to(three[0], "1.1")
-    three[0].declare(second).raise_for_status()
-    assert refusal(put_update(three[0], three[0].sent[1], 2)) == (409, "update_replayed")
-    assert len(rows(coordinator, "updates", late.task_id)) == 3
-
-
 # --- budgets ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_declaration_can_be_taken_back_once_and_still_counts_in_the_split(
-    coordinator: Coordinator, gather: Gather
-) -> None:
-    *three, changing = gather(4, game={"horizon": 1})
-    offer = offer_to(changing)
-    declared = changing.declare(offer).json()
-    assert changing.declare(offer).json() == declared
-    assert refusal(changing.http.put("/rounds/1/budget", json={"rho": 0.06})) == (409, "budget_declared")
-
-    decline = {"decline": True, "reason": "changed my mind"}
-    taken_back = changing.http.put("/rounds/1/budget", json=decline)
-    assert (taken_back.json()["state"], taken_back.json()["rho"]) == ("declined", 0.05)
-    assert changing.http.put("/rounds/1/budget", json=decline).json() == taken_back.json()
-    assert refusal(changing.declare(offer)) == (409, "budget_declared")
-    assert refusal(changing.upload(offer)) == (409, "budget_missing")
-
-    play_all(three)
-    assert answer_to(changing, "1.1")["task_state"] == "finished"
-    settled = result(coordinator, changing.task_id)
-    assert settled["declared_total"] == pytest.approx(0.2)
-    assert settled["kept_micro"] == pytest.approx(settled["reward_micro"] / 4, abs=1)
-    assert ledger(changing)["state"] == "freed"
-
-
-def test_a_decline_after_the_upload_comes_too_late(gather: Gather) -> None:
-    client = gather()[0]
-    client.play(offer_to(client))
-    answer = client.http.put("/rounds/1/budget", json={"decline": True, "reason": "too late"})
-    assert refusal(answer) == (409, "update_exists")
 
 
 @pytest.mark.parametrize(
@@ -400,80 +314,7 @@ def bounded(gather: Gather) -> ScriptedClient:
     return client
 
 
-@pytest.mark.parametrize("cap", [{"rho_cap": 0.04}, {"lifetime_rho": 0.14}])
-def test_a_budget_above_the_clients_own_caps_is_refused(coordinator: Coordinator, cap: dict[str, float]) -> None:
-    capped, *others = strangers(coordinator, 3, rounds={"expected_clients": 3})
-    capped.enrol()
-    profile = {"label_counts": [11] * 10, "size": 110, "privacy_value": 1.0, "histogram_rho": 0.1}
-    capped.http.put("/clients/me/profile", json=profile | cap).raise_for_status()
-    for client in others:
-        client.enrol()
-        client.profile().raise_for_status()
-    assert offer_to(capped)["standing"] == "invited"
-    assert refusal(capped.http.put("/rounds/1/budget", json={"rho": 0.041})) == (422, "out_of_bounds")
-    assert capped.http.put("/rounds/1/budget", json={"rho": 0.039}).status_code == 200
-    change(coordinator, capped.task_id, "stop").raise_for_status()
-
-
 # --- enrolment -------------------------------------------------------------------------------------------------------
-
-
-def enrol(client: ScriptedClient, **changes: Any) -> httpx.Response:
-    body = {"enrolment_code": client.code, "enrolment_key": client.key} | changes
-    return httpx.post(f"{client.url}/v1/tasks/{client.task_id}/clients", json=body, timeout=60)
-
-
-def test_enrolling_again_with_the_same_key_gives_the_same_client_and_revokes_the_old_token(
-    coordinator: Coordinator,
-) -> None:
-    client = strangers(coordinator, 1)[0]
-    client.enrol()
-    first = enrol(client).json()
-    assert refusal(client.http.get("/clients/me/ledger")) == (401, "unauthenticated")
-    client.enrol()
-    second = enrol(client).json()
-    assert (first["client_id"], first["ordinal"]) == (second["client_id"], second["ordinal"])
-    assert first["token"] != second["token"]
-    client.http.headers["Authorization"] = f"Bearer {second['token']}"
-    client.profile().raise_for_status()
-    assert refusal(enrol(client)) == (409, "already_enrolled")
-
-
-def test_a_single_use_code_serves_one_client(coordinator: Coordinator) -> None:
-    body = {"name": f"task-{next(_numbers)}", "preset": "digits", "single_use_codes": 2}
-    with coordinator.admin as http:
-        made = http.post("/v1/tasks", json=body).raise_for_status().json()
-    one, two = made["enrolment_codes"]
-    client = ScriptedClient(coordinator.url, made["task"]["task_id"], one, "key-of-the-first-client")
-    first = enrol(client)
-    assert first.status_code == 201
-    assert enrol(client).json()["client_id"] == first.json()["client_id"]
-    assert refusal(enrol(client, enrolment_key="key-of-another-client")) == (409, "code_used")
-    assert enrol(client, enrolment_key="key-of-another-client", enrolment_code=two).status_code == 201
-
-
-def test_a_full_task_takes_nobody_and_an_ordinal_belongs_to_one_client(coordinator: Coordinator) -> None:
-    first, second, third, fourth = strangers(coordinator, 4, bounds={"clients_max": 3}, rounds={"expected_clients": 3})
-    assert enrol(first, ordinal=1).json()["ordinal"] == 1
-    assert refusal(enrol(second, ordinal=1)) == (409, "ordinal_taken")
-    assert refusal(enrol(second, ordinal=3)) == (422, "out_of_bounds")
-    assert [enrol(second).json()["ordinal"], enrol(third).json()["ordinal"]] == [0, 2]
-    assert refusal(enrol(fourth)) == (409, "task_full")
-    assert enrol(third).json()["ordinal"] == 2
-
-
-def test_a_wrong_code_or_one_of_another_task_enrols_nobody(coordinator: Coordinator) -> None:
-    client, other = strangers(coordinator, 1)[0], strangers(coordinator, 1)[0]
-    for code in (other.code, f"{client.task_id}.{'x' * 43}", f"{client.task_id}.x"):
-        assert refusal(enrol(client, enrolment_code=code)) == (401, "unauthenticated")
-    assert rows(coordinator, "clients", client.task_id) == []
-
-
-def test_nobody_enrols_in_a_task_that_trains_or_has_ended(coordinator: Coordinator, gather: Gather) -> None:
-    client = gather()[0]
-    assert refusal(enrol(client, enrolment_key="key-of-somebody-late")) == (409, "task_not_enrolling")
-    change(coordinator, client.task_id, "stop").raise_for_status()
-    assert refusal(enrol(client, enrolment_key="key-of-somebody-late")) == (409, "task_ended")
 
 
 def test_a_profile_is_frozen_and_must_fit_the_task(coordinator: Coordinator) -> None:
@@ -496,189 +337,3 @@ def test_a_profile_is_frozen_and_must_fit_the_task(coordinator: Coordinator) -> 
 
 
 # --- the life of a task ----------------------------------------------------------------------------------------------
-
-
-def test_a_client_that_leaves_is_not_waited_for_and_keeps_its_ledger(coordinator: Coordinator, gather: Gather) -> None:
-    *three, leaving = gather(4)
-    offer_to(leaving)
-    play_all(three)
-    assert [leaving.http.delete("/clients/me").status_code for _ in range(2)] == [204, 204]
-    second = offer_to(three[0], "1.1")
-    assert second["round_number"] == 2
-    assert refusal(leaving.declare(second)) == (409, "not_invited")
-    entries = leaving.http.get("/clients/me/ledger").raise_for_status().json()["entries"]
-    assert [entry["release"] for entry in entries] == ["histogram"]
-    assert result(coordinator, leaving.task_id)["updates"] == 3
-
-
-def time_is_over(coordinator: Coordinator, client: ScriptedClient, deadline: str = "deliver_by") -> None:
-    """For whoever has not answered the open round of this client, or (`declare_by`) is still silent."""
-    move_deadline(coordinator.state_dir, deadline, task_id=client.task_id)
-
-
-def test_a_silent_client_is_set_aside_and_comes_back_by_polling(coordinator: Coordinator, gather: Gather) -> None:
-    *three, silent = gather(4, rounds={"set_aside_after": 1})
-    play_all(three)
-    time_is_over(coordinator, silent, "declare_by")
-    second = offer_to(three[0], "1.1")
-    assert second["round_number"] == 2
-    refused = silent.declare(second)
-    assert refusal(refused) == (409, "not_invited")
-    assert "set_aside" in refused.json()["detail"]
-    assert offer_to(silent, "1.1")["standing"] == "set_aside"
-    play_all(three, "1.1")
-    assert offer_to(silent, "2.1")["standing"] == "invited"
-
-
-def test_a_void_round_is_retried_as_it_was_and_pays_everybody_once(coordinator: Coordinator, gather: Gather) -> None:
-    *two, slow = gather(game={"horizon": 1})
-    first = offer_to(slow)
-    receipts = [(client.declare(first).json(), client.upload(first).json()) for client in two]
-    slow.declare(first).raise_for_status()
-    time_is_over(coordinator, slow)
-    again = offer_to(slow, "1.1")
-    assert (again["round_number"], again["attempt"]) == (1, 2)
-    unchanged = ("reward_micro", "total", "model_version", "model_digest", "standing")
-    assert {name: again[name] for name in unchanged} == {name: first[name] for name in unchanged}
-    assert again["deliver_by"] > first["deliver_by"]
-    for client, known in zip(two, receipts, strict=True):
-        assert (client.declare(again).json(), client.upload(again).json()) == known
-    assert refusal(slow.http.put("/rounds/1/budget", json={"rho": 0.06})) == (409, "budget_declared")
-    assert result(coordinator, slow.task_id)["paid_micro"] == 0
-    slow.upload(again).raise_for_status()
-    assert answer_to(slow, "1.2")["task_state"] == "finished"
-    settled = result(coordinator, slow.task_id)
-    assert (settled["paid_micro"], settled["kept_micro"]) == (settled["reward_micro"], 0)
-    assert len(rows(coordinator, "payments", slow.task_id)) == 3
-
-
-def test_after_the_last_attempt_the_task_fails_and_says_what_was_spent_unpaid(
-    coordinator: Coordinator, gather: Gather
-) -> None:
-    *two, silent = gather(rounds={"max_attempts": 2})
-    play_all(two)
-    silent.declare(offer_to(silent)).raise_for_status()
-    time_is_over(coordinator, silent)
-    assert offer_to(silent, "1.1")["attempt"] == 2
-    time_is_over(coordinator, silent)
-    end = answer_to(silent, "1.2")
-    assert end["task_state"] == "failed"
-    assert end["reason"].startswith("too_few_updates")
-    assert [ledger(client)["state"] for client in (*two, silent)] == ["spent_unpaid", "spent_unpaid", "freed"]
-    assert result(coordinator, silent.task_id)["state"] == "void"
-    assert rows(coordinator, "payments", silent.task_id) == []
-
-
-def test_stopping_settles_a_round_that_has_enough_updates(coordinator: Coordinator, gather: Gather) -> None:
-    *three, silent = gather(4)
-    play_all(three)
-    assert change(coordinator, silent.task_id, "stop").json()["state"] == "stopped"
-    settled = result(coordinator, silent.task_id)
-    assert (settled["state"], settled["paid_micro"]) == ("settled", settled["reward_micro"])
-    assert refusal(silent.declare({"round_number": 1})) == (410, "round_closed")
-    assert change(coordinator, silent.task_id, "stop").json()["state"] == "stopped"
-
-
-def test_stopping_voids_a_round_that_has_too_few_updates(coordinator: Coordinator, gather: Gather) -> None:
-    first, *_ = gather()
-    first.play(offer_to(first))
-    assert change(coordinator, first.task_id, "stop").json()["state"] == "stopped"
-    assert result(coordinator, first.task_id)["state"] == "void"
-    assert ledger(first)["state"] == "spent_unpaid"
-    assert first.upload({"round_number": 1}).status_code == 200
-    assert refusal(change(coordinator, first.task_id, "start")) == (409, "task_ended")
-
-
-def test_an_admin_starts_with_the_minimum_and_not_below_it(coordinator: Coordinator) -> None:
-    clients = strangers(coordinator, 3)
-    for client in clients:
-        assert refusal(change(coordinator, client.task_id, "start")) == (409, "profile_missing")
-        client.enrol()
-        client.profile().raise_for_status()
-    assert change(coordinator, clients[0].task_id, "start").json()["state"] == "training"
-    assert change(coordinator, clients[0].task_id, "start").json()["state"] == "training"
-    assert offer_to(clients[0])["standing"] == "invited"
-    change(coordinator, clients[0].task_id, "stop").raise_for_status()
-
-
-def test_a_late_joiner_takes_part_from_the_next_round_on(gather: Gather) -> None:
-    three = gather(rounds={"late_joiners": True})
-    first = offer_to(three[0])
-    late = ScriptedClient(three[0].url, three[0].task_id, three[0].code, f"{three[0].key}-who-is-late")
-    late.enrol()
-    late.profile().raise_for_status()
-    assert offer_to(late)["standing"] != "invited"
-    assert refusal(late.declare(first)) == (409, "not_invited")
-    play_all(three)
-    assert offer_to(late, "1.1")["standing"] == "invited"
-
-
-def test_a_task_ends_when_the_next_reward_does_not_fit_its_total(coordinator: Coordinator, gather: Gather) -> None:
-    clients = gather(
-        game={"policy": "fixed", "fixed_reward_micro": 10_000_000},
-        bounds={"reward_max_micro": 10_000_000, "reward_total_micro": 15_000_000},
-    )
-    play_all(clients)
-    end = answer_to(clients[0], "1.1")
-    assert (end["task_state"], end["reason"]) == ("finished", "budget_exhausted")
-    assert result(coordinator, clients[0].task_id)["paid_micro"] == 10_000_000
-
-
-def test_without_noise_and_game_clients_join_and_the_ledger_says_unprotected(
-    coordinator: Coordinator, gather: Gather
-) -> None:
-    clients = gather(game={"policy": "none", "horizon": 2}, privacy={"noise": False})
-    for number in (1, 2):
-        for client in clients:
-            offer = offer_to(client, f"{number - 1}.1")
-            assert (offer["round_number"], offer["reward_micro"], offer["noise"]) == (number, 0, False)
-            assert refusal(client.declare(offer)) == (422, "out_of_bounds")
-            assert client.http.put(f"/rounds/{number}/budget", json={"join": True}).json()["state"] == "joined"
-            client.upload(offer, bytes(4 * offer["dimension"])).raise_for_status()
-    assert answer_to(clients[0], "2.1")["reason"] == "horizon_reached"
-    entry = ledger(clients[0])
-    assert "unprotected" in entry["mechanism"]
-    assert (entry["state"], entry["proven_rho"]) == ("spent", None)
-    assert result(coordinator, clients[0].task_id, 2)["paid_micro"] == 0
-
-
-def test_an_upload_without_noise_is_rejected_unpaid_and_kept(coordinator: Coordinator, gather: Gather) -> None:
-    *three, cheat = gather(4, privacy={"audit": "reject"}, game={"horizon": 1})
-    offer = offer_to(cheat)
-    cheat.declare(offer).raise_for_status()
-    bare = _with_value(bytes(4 * offer["dimension"]), 0.25)
-    cheat.upload(offer, bare).raise_for_status()
-    play_all(three)
-    assert answer_to(cheat, "1.1")["task_state"] == "finished"
-    settled = result(coordinator, cheat.task_id)
-    seen = {entry["ordinal"]: entry for entry in settled["clients"]}
-    assert (seen[3]["verdict"], seen[3]["accepted"], seen[3]["payment_micro"]) == ("too_little_noise", False, 0)
-    assert all(seen[ordinal]["accepted"] and seen[ordinal]["payment_micro"] > 0 for ordinal in range(3))
-    assert settled["kept_micro"] == pytest.approx(settled["reward_micro"] / 4, abs=1)
-    assert ledger(cheat)["state"] == "spent_unpaid"
-    assert left_behind(coordinator, bare) == [hashlib.sha256(bare).hexdigest()]
-
-
-def test_drop_outs_raise_nobody_elses_pay(coordinator: Coordinator, gather: Gather) -> None:
-    clients = gather(5, rounds={"min_clients": 3}, game={"horizon": 1})
-    for client in clients:
-        client.declare(offer_to(client)).raise_for_status()
-    for client in clients[:3]:
-        client.upload(offer_to(client)).raise_for_status()
-    time_is_over(coordinator, clients[0])
-    assert answer_to(clients[0], "1.1")["task_state"] == "finished"
-    settled = result(coordinator, clients[0].task_id)
-    fair = settled["reward_micro"] / 5
-    payments = [entry["payment_micro"] for entry in settled["clients"]]
-    assert payments[3:] == [0, 0]
-    assert all(fair - 1 <= payment <= fair + 1 for payment in payments[:3])
-    assert settled["kept_micro"] == settled["reward_micro"] - sum(payments) > 0
-
-
-def test_a_model_that_nobody_can_evaluate_is_trained_unevaluated(coordinator: Coordinator, gather: Gather) -> None:
-    layout = {"tensors": [{"name": "theirs", "shape": [100]}]}
-    clients = gather(workload={"network": "theirs"}, layout=layout, game={"horizon": 1})
-    play_all(clients)
-    assert answer_to(clients[0], "1.1")["reason"] == "horizon_reached"
-    settled = result(coordinator, clients[0].task_id)
-    assert (settled["state"], settled["accuracy"], settled["loss"]) == ("settled", None, None)
