@@ -42,7 +42,7 @@ test-long: $(INSTALLED)  ## run all tests, also full kill matrices, large fuzz r
 	$(BIN)/python $(PARALLEL) --durations 20
 
 unit: $(INSTALLED)  ## run the tests that need no torch and start no process, in seconds
-	$(BIN)/python $(PARALLEL) tests/unit --hypothesis-profile short
+	$(BIN)/python $(PARALLEL) tests/unit -m "not slow" --hypothesis-profile short
 
 lint: $(INSTALLED)  ## check style, formatting and spelling
 	$(BIN)/ruff check .

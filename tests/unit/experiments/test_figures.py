@@ -17,6 +17,8 @@ from qidpfl_experiments.report.figures.style import Drawing, looks, rendered
 from qidpfl_experiments.results.tables import Tables
 from support.synthetic_results import results
 
+pytestmark = pytest.mark.slow
+
 CONDITION = Condition(dataset="mnist", partition="dirichlet")
 LOOKS = looks(["my-rule"])
 

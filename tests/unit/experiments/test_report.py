@@ -14,6 +14,8 @@ from qidpfl_experiments.report.report import About, flat, write_report
 from qidpfl_experiments.results.tables import Guarantee, Tables, TuningRow
 from support.synthetic_results import results
 
+pytestmark = pytest.mark.slow
+
 ABOUT = About(
     title="MNIST <at> full scale",
     command="qidpfl-experiments run --dataset mnist --seeds 3",

@@ -81,7 +81,7 @@ def test_a_file_may_be_named_twice_but_two_files_need_two_names(tmp_path: Path) 
         ("empty.py", "", "has neither a function reward nor a function select"),
         ("number.py", "reward = 5\n", "reward is not a function"),
         ("two words.py", REWARD, "no task can use this name"),
-        ("rules.txt", REWARD, "does not end in .py"),
+        ("rules.txt", REWARD, "must end in .py"),
     ],
 )
 def test_a_file_that_holds_no_rules_is_refused_in_one_line(tmp_path: Path, name: str, text: str, line: str) -> None:
