@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -110,14 +110,12 @@ def test_a_problem_carries_its_detail_and_the_fields_that_are_wrong() -> None:
     assert (problem.detail, problem.errors) == ("one field is wrong", (FIELD,))
 
 
-@settings(max_examples=100, deadline=None)
 @given(text=ANY_TEXT)
 def test_text_from_anywhere_becomes_one_printable_line(text: str) -> None:
     line = one_line(text)
     assert line.isprintable() and len(line) == min(len(text), MAX_TEXT)
 
 
-@settings(max_examples=100, deadline=None)
 @given(text=ANY_TEXT)
 def test_one_line_stays_as_it_is(text: str) -> None:
     assert one_line(one_line(text)) == one_line(text)
@@ -133,7 +131,6 @@ def test_a_character_that_is_not_printable_becomes_a_space(character: str) -> No
     assert one_line(f"a{character}b") == "a b"
 
 
-@settings(max_examples=100, deadline=None)
 @given(detail=ANY_TEXT)
 def test_reporting_never_fails_for_any_detail(detail: str) -> None:
     problem = Problem.of(ErrorCode.INTERNAL_ERROR, detail)

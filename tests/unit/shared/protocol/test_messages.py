@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -388,7 +388,6 @@ def test_a_whole_number_may_not_be_negative(read: Reader) -> None:
     assert codes_by_place(read, INTEGERS, -1) == {key: ["greater_than_equal"] for key in INTEGERS}
 
 
-@settings(max_examples=100, deadline=None)
 @given(rho=st.floats(1e-12, 1e9))
 def test_a_budget_keeps_its_last_bit(rho: float) -> None:
     assert Declaration.model_validate_json(Declaration(rho=rho).model_dump_json()).rho == rho
@@ -561,7 +560,6 @@ def test_a_time_of_another_zone_is_the_same_moment() -> None:
     assert Event.model_validate(example(Event) | {"at": elsewhere.isoformat()}).at == NOON
 
 
-@settings(max_examples=50, deadline=None)
 @given(at=st.datetimes(timezones=st.just(UTC)))
 def test_a_time_keeps_its_microseconds(at: datetime) -> None:
     assert Event.model_validate_json(Event(id=1, at=at, kind="round.settled").model_dump_json()).at == at
@@ -596,14 +594,12 @@ def test_a_switch_is_true_or_false(read: Reader, value: object) -> None:
 # --- profiles --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50, deadline=None)
 @given(counts=st.lists(st.integers(0, 10**6), min_size=1, max_size=8).filter(any))
 def test_a_histogram_that_adds_up_is_admissible(counts: list[int]) -> None:
     profile = Profile.model_validate({"label_counts": counts, "size": sum(counts), "privacy_value": 1.0})
     assert profile.label_counts == tuple(counts)
 
 
-@settings(max_examples=50, deadline=None)
 @given(counts=st.lists(st.integers(0, 20), min_size=1, max_size=8), size=st.integers(1, 100))
 def test_a_histogram_that_does_not_add_up_is_a_mismatch(counts: list[int], size: int) -> None:
     assume(sum(counts) != size)
@@ -763,7 +759,6 @@ ANY_JSON = st.recursive(
 
 
 @pytest.mark.parametrize("kind", [EnrolRequest, Profile, Declaration, Decline, Join])
-@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_a_request_is_read_or_refused_but_never_fails(kind: type[Message], data: st.DataObject) -> None:
     body = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(kind.model_fields, ANY_JSON)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -515,7 +515,6 @@ def test_an_override_does_not_change_the_preset_itself() -> None:
     assert preset("digits").digest == before
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     overrides=st.dictionaries(
         st.sampled_from(list(TaskSpec.model_fields)),

@@ -666,7 +666,8 @@ def plan_of(spec: TaskSpec, round_number: int, participants: list[Participant] |
     )
 
 
-@settings(max_examples=200, deadline=None)
+# Twice the examples of the profile: there are many corners.
+@settings(max_examples=2 * settings().max_examples)
 @given(body=corner_tasks(), data=st.data())
 def test_a_round_can_be_planned_in_every_corner_of_the_bounds(body: Json, data: st.DataObject) -> None:
     spec = TaskSpec.model_validate(body)
@@ -679,7 +680,6 @@ def test_a_round_can_be_planned_in_every_corner_of_the_bounds(body: Json, data: 
     assert all(0 <= budget <= spec.bounds.rho_max for budget in plan.budgets) and math.isfinite(plan.total)
 
 
-@settings(max_examples=100, deadline=None)
 @given(body=corner_tasks())
 def test_the_cost_model_has_finite_constants_in_every_corner_of_the_bounds(body: Json) -> None:
     model = TaskSpec.model_validate(body).cost_model()
@@ -687,7 +687,6 @@ def test_the_cost_model_has_finite_constants_in_every_corner_of_the_bounds(body:
     assert 0 < model.price(model.horizon) <= 1
 
 
-@settings(max_examples=100, deadline=None)
 @given(body=corner_tasks())
 def test_a_task_in_a_corner_of_the_bounds_survives_json(body: Json) -> None:
     spec = TaskSpec.model_validate(body)
@@ -931,7 +930,6 @@ def test_the_digest_depends_on_the_order_of_tensors() -> None:
     assert TaskSpec.model_validate(swapped).digest != TaskSpec.model_validate(TASK).digest
 
 
-@settings(max_examples=50, deadline=None)
 @given(discount=st.floats(0.5, 1), convexity=st.floats(1e-9, 1e9), delta=st.floats(1e-300, 0.5))
 def test_the_digest_survives_json_for_all_numbers(discount: float, convexity: float, delta: float) -> None:
     changes = {"game.discount": discount, "game.convexity": convexity, "privacy.delta": delta}
@@ -939,7 +937,6 @@ def test_the_digest_survives_json_for_all_numbers(discount: float, convexity: fl
     assert TaskSpec.model_validate_json(spec.model_dump_json()).digest == spec.digest
 
 
-@settings(max_examples=50, deadline=None)
 @given(discount=st.floats(0.5, 1, exclude_max=True))
 def test_the_digest_depends_on_the_last_bit_of_a_number(discount: float) -> None:
     one = TaskSpec.model_validate(task({"game.discount": discount}))

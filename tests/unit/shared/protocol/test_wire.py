@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pydantic import ValidationError
@@ -67,13 +67,11 @@ def layout_refusals(tensors: object) -> list[str]:
 # --- bytes -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=50, deadline=None)
 @given(vector=float_vectors())
 def test_a_round_trip_keeps_every_bit(vector: Vector32) -> None:
     assert decode(encode(vector), dimension=vector.size).tobytes() == vector.tobytes()
 
 
-@settings(max_examples=50, deadline=None)
 @given(data=st.integers(1, 5).flatmap(lambda d: st.binary(min_size=4 * d, max_size=4 * d)))
 def test_bytes_are_kept_exactly_or_refused_as_not_finite(data: bytes) -> None:
     try:
@@ -234,7 +232,6 @@ def test_a_transposed_view_is_flattened_by_its_own_rows() -> None:
     assert flatten(tensors=TENSORS | {"weight": transposed}, layout=LAYOUT)[:6].tolist() == [0, 1, 2, 3, 4, 5]
 
 
-@settings(max_examples=50, deadline=None)
 @given(layout=layouts(), data=st.data())
 def test_flattening_undoes_unflattening(layout: TensorLayout, data: st.DataObject) -> None:
     vector = data.draw(hnp.arrays(np.float32, layout.dimension, elements=FINITE))
@@ -242,7 +239,6 @@ def test_flattening_undoes_unflattening(layout: TensorLayout, data: st.DataObjec
     assert flatten(tensors=named, layout=layout).tobytes() == vector.tobytes()
 
 
-@settings(max_examples=50, deadline=None)
 @given(layout=layouts())
 def test_unflattened_tensors_have_the_names_and_shapes_of_the_layout(layout: TensorLayout) -> None:
     named = unflatten(vector=np.zeros(layout.dimension, dtype=np.float32), layout=layout)
@@ -355,7 +351,6 @@ def test_the_content_digest_is_that_of_the_rfcs_example() -> None:
     assert content_digest(b'{"hello": "world"}\n') == expected
 
 
-@settings(max_examples=50, deadline=None)
 @given(data=st.binary(max_size=64))
 def test_a_content_digest_is_read_back(data: bytes) -> None:
     assert parse_content_digest(content_digest(data)) == hashlib.sha256(data).hexdigest()
@@ -421,7 +416,6 @@ def test_a_header_without_a_whole_sha256_is_refused(header: str) -> None:
     assert code_of(lambda: parse_content_digest(header)) is ErrorCode.DIGEST_REQUIRED
 
 
-@settings(max_examples=100, deadline=None)
 @given(header=st.text(max_size=60) | st.text(max_size=60).map("sha-256=:{}:".format))
 def test_no_header_causes_any_other_error(header: str) -> None:
     assert code_of(lambda: parse_content_digest(header)) is ErrorCode.DIGEST_REQUIRED
