@@ -62,7 +62,7 @@ coverage: $(INSTALLED)  ## run the tests and fail if they cover less than the fl
 check: lint types coverage  ## lint, types and tests with coverage
 
 release: $(INSTALLED)  ## build sdists and wheels of all distributions into dist/ and test them in a new environment
-	PYTHON=$(PYTHON) TORCH_INDEX=$(TORCH_INDEX) .ci/release
+	PYTHON=$(PYTHON) TORCH_INDEX=$(TORCH_INDEX) .ci/release $(PROJECTS)
 
 format: $(INSTALLED)  ## format the code
 	$(BIN)/ruff check --fix .
