@@ -355,7 +355,7 @@ def test_a_backup_never_goes_into_a_folder_with_files(finished: Path, tmp_path: 
     (tmp_path / "notes.txt").write_text("mine")
     refused = server_command("backup", "--out", tmp_path, "--state-dir", finished)
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr == f"qidpfl-server: {tmp_path} exists and is not an empty folder\n"
+    assert refused.stderr == f"qidpfl-server: {tmp_path} exists and is not an empty folder: name a new one\n"
     assert files(tmp_path) == {"notes.txt"}
 
 
@@ -373,7 +373,7 @@ def test_a_backup_says_how_many_blobs_are_gone_and_the_audit_says_which(finished
     output("backup", "--out", tmp_path / "one", "--copy", "--state-dir", finished)
     lost = next((tmp_path / "one" / "blobs" / "objects").iterdir())
     lost.unlink()
-    assert "1 blobs are gone" in output("backup", "--out", tmp_path / "two", "--state-dir", tmp_path / "one")
+    assert "1 blobs are missing" in output("backup", "--out", tmp_path / "two", "--state-dir", tmp_path / "one")
     audited = server_command("audit", "--state-dir", tmp_path / "two")
     assert audited.returncode == 1 and lost.name in audited.stdout
 
