@@ -1,6 +1,6 @@
 """The public interface of the SDK: `TaskApi` for a client of one task, `AdminApi` for an admin or a viewer.
 
-Import from this module: the modules of `qidpfl_client.sdk` may change.
+A separate module, because users import from it: the modules of `qidpfl_client.sdk` may change.
 
 >>> import httpx
 >>> def coordinator(request):  # stands for a real one; `connect(url)` makes the connection to it

@@ -59,6 +59,8 @@ def run_command(
             runner=runner, grid=grid, methods=chosen, seeds=range(seeds), calibrations=calibrations
         )
         ran = len(comparison.run()) + sum(len(calibration.runs) for calibration in calibrations.values())
+        # Written before the audit, which ends the command if it finds a violation.
+        folder.write()
     _report(asked.out)
     if runner.failures:
         raise options.CellsFailed(f"{len(runner.failures)} of {ran} cells failed; the report lists them")

@@ -1,6 +1,6 @@
 """Scikit-learn's digits: 1797 images of 8x8 pixels. They come with its wheel, so nothing is downloaded.
 
-A module of its own, because only this data set needs scikit-learn.
+A separate module, because only this data set needs scikit-learn.
 """
 
 import numpy as np
