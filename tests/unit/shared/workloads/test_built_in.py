@@ -183,7 +183,7 @@ def test_a_forged_batch_runs_nothing(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     path = tmp_path / "cifar-10-batches-py/test_batch"
     write_batch(path, {**batch(1), "filenames": Touch(victim)})
-    with pytest.raises(DataMissing, match="which no batch of images needs"):
+    with pytest.raises(DataMissing, match="which a batch of images does not need"):
         loaded(tmp_path, "cifar10").held_out()
     assert not victim.exists()
     pickle.loads(path.read_bytes())
@@ -217,8 +217,8 @@ def test_a_damaged_batch_is_a_clear_error(tmp_path: Path, content: bytes, proble
         (idx(images(2, side=27)), idx(np.array([0, 1])), "not 2 images of 28x28"),
         (idx(images(2)), idx(np.array([0, 10])), "labels from 0 to 9"),
         (idx(images(0)), idx(np.array([])), "labels from 0 to 9"),
-        (b"", idx(np.array([0, 1])), "no IDX file"),
-        (idx(np.array([0, 1])), idx(np.array([0, 1])), "no IDX file"),
+        (b"", idx(np.array([0, 1])), "is not an IDX file"),
+        (idx(np.array([0, 1])), idx(np.array([0, 1])), "is not an IDX file"),
     ],
 )
 def test_damaged_idx_files_are_a_clear_error(tmp_path: Path, pixels: bytes, labels: bytes, problem: str) -> None:
