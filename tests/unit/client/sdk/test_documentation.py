@@ -1,0 +1,58 @@
+"""docs/clients.md describes the errors, the calls and the retries."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from qidpfl_client import errors
+from qidpfl_client.api import AdminApi, Retries, TaskApi
+from qidpfl_client.errors import ApiError
+from qidpfl_client.sdk.retries import REPEATED_STATUSES
+from qidpfl_client.sdk.transport import LARGE, SMALL
+
+DOCUMENT = (Path(__file__).parents[4] / "docs" / "clients.md").read_text()
+
+
+def tree(text: str) -> list[str]:
+    """The lines of a tree of errors, without those that no call raises."""
+    lines = [line for line in text.splitlines() if re.match(r" *[A-Z]\w+( {2,}\S|$)", line)]
+    return [line for line in lines if not re.match(r" *(JournalError|OwnerLimit)", line)]
+
+
+def test_the_document_shows_the_same_tree_of_errors_as_the_module() -> None:
+    (drawn,) = re.findall(r"^```\n(ClientError\n.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+    assert errors.__doc__ is not None
+    assert set(tree(drawn)) <= set(tree(errors.__doc__))
+    names = {line.split()[0] for line in tree(drawn)}
+    assert names >= {kind.__name__ for kind in ApiError.__subclasses__()}
+
+
+def test_the_tree_of_errors_is_that_of_the_classes() -> None:
+    assert errors.__doc__ is not None
+    above: list[str] = []
+    drawn = {}
+    for line in re.findall(r"^ *[A-Z]\w+(?=  |$)", errors.__doc__, re.MULTILINE):
+        depth, name = (len(line) - len(line.lstrip())) // 2, line.strip()
+        drawn[name] = above[depth - 1] if depth else "Exception"
+        above[depth:] = [name]
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert drawn == {kind.__name__: kind.__base__.__name__ for kind in kinds if kind.__base__ is not None}
+
+
+@pytest.mark.parametrize("api", [TaskApi, AdminApi])
+def test_every_call_is_documented(api: type) -> None:
+    calls = [name for name, member in vars(api).items() if callable(member) and not name.startswith("_")]
+    assert [name for name in calls if not re.search(rf"`{name}[`(]", DOCUMENT)] == []
+
+
+def test_the_document_says_how_often_and_when_calls_are_retried() -> None:
+    text = " ".join(DOCUMENT.split())
+    statuses = [str(status) for status in sorted(REPEATED_STATUSES)]
+    assert f"the statuses {', '.join(statuses[:-1])} and {statuses[-1]}" in text
+    default = Retries()
+    assert default.attempts == 6 and "up to six attempts" in text
+    assert f"within about {default.timeout_s:g} seconds" in text
+    assert f"1, 2, 4 … {default.wait_max_s:g} seconds" in text and default.wait_initial_s == 1
+    assert f"up to {default.retry_after_max_s:g} seconds" in text
+    assert (SMALL, LARGE) == (64 * 1024, 16 * 1024**2)
