@@ -12,7 +12,7 @@ from qidpfl_client.journal.journal import Entry, Journal
 from qidpfl_client.journal.ledger import read_ledger
 from qidpfl_shared.protocol.messages import Ledger, SpendState
 from support.coordinators import Coordinator
-from support.recording_proxy import RecordingProxy
+from support.peers.recording_proxy import RecordingProxy
 
 _SENT = (SpendState.SPENT, SpendState.SPENT_UNPAID)
 

@@ -9,7 +9,7 @@ import pytest
 from qidpfl_client.errors import Forbidden, Unreachable, UntrustedCoordinator
 from qidpfl_client.sdk.transport import SMALL
 from qidpfl_shared.protocol.errors import ErrorCode
-from support.scripted_coordinator import AT_ONCE, MOMENT, TASK, Scripted, problem, task_view
+from support.peers.scripted_coordinator import AT_ONCE, MOMENT, TASK, Scripted, problem, task_view
 
 
 def event(number: int) -> bytes:

@@ -14,7 +14,7 @@ from qidpfl_client.sdk.transport import LARGE, SMALL
 from qidpfl_shared.protocol.messages import Declaration, Decline
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.wire import digest_of, encode
-from support.scripted_coordinator import (
+from support.peers.scripted_coordinator import (
     AT_ONCE,
     CODE,
     KEY,

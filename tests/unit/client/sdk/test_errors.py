@@ -21,7 +21,7 @@ from qidpfl_client.errors import (
 )
 from qidpfl_client.sdk.transport import SMALL
 from qidpfl_shared.protocol.errors import ErrorCode, Problem
-from support.scripted_coordinator import AT_ONCE, CODE, KEY, TASK, TOKEN, Pieces, Scripted, problem, verdict
+from support.peers.scripted_coordinator import AT_ONCE, CODE, KEY, TASK, TOKEN, Pieces, Scripted, problem, verdict
 
 CLASSES = {
     401: Unauthenticated,

@@ -18,7 +18,7 @@ from qidpfl_client.sdk.retries import retry_after_s
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import Declaration, Profile
 from qidpfl_shared.protocol.wire import digest_of
-from support.scripted_coordinator import (
+from support.peers.scripted_coordinator import (
     AT_ONCE,
     CODE,
     KEY,

@@ -8,7 +8,7 @@ import pytest
 from qidpfl_client.api import TaskApi, connect, split_code
 from qidpfl_client.errors import InsecureTransport, Misconfigured
 from qidpfl_shared.protocol.wire import content_digest
-from support.scripted_coordinator import (
+from support.peers.scripted_coordinator import (
     AT_ONCE,
     CODE,
     KEY,

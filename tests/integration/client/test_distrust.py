@@ -1,0 +1,178 @@
+"""A coordinator that lies: the client stops with one line, and neither its ledger nor its records pay for it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qidpfl_client.api import connect
+from qidpfl_client.errors import ClientError, UntrustedCoordinator
+from qidpfl_client.journal.journal import Journal
+from qidpfl_client.journal.ledger import JournalLedger, read_ledger
+from qidpfl_client.owner import Owner
+from qidpfl_client.participant.runner import run_until_finished
+from qidpfl_shared.protocol.messages import SpendState, TaskState
+from qidpfl_shared.protocol.presets import preset
+from support.peers.hostile_coordinator import CODE, TASK, HostileCoordinator, serving
+from support.synthetic_clients import enrolment
+
+pytestmark = pytest.mark.live
+
+HISTOGRAM_RHO = 0.1
+OTHER_SPEC = preset("digits", {"game": {"horizon": 3}, "bounds": {"rho_max": 50.0}})
+
+
+def take_part_in(hostile: HostileCoordinator, journal: Path, owner: Owner | None = None) -> JournalLedger:
+    """What the ledger says when the task has ended."""
+    with connect(hostile.url) as http, Journal(journal) as opened:
+        end = run_until_finished(enrolment(http, CODE, opened, owner=owner or Owner()), patience_s=1, first_contact_s=1)
+        assert end.task_state is TaskState.FINISHED
+        return read_ledger(opened)
+
+
+def refusal_of(hostile: HostileCoordinator, journal: Path) -> tuple[str, JournalLedger]:
+    with connect(hostile.url) as http, Journal(journal) as opened:
+        with pytest.raises(UntrustedCoordinator) as caught:
+            run_until_finished(enrolment(http, CODE, opened), patience_s=1, first_contact_s=1)
+        assert "\n" not in str(caught.value)
+        return str(caught.value), read_ledger(opened)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+def test_an_honest_coordinator_is_played_with_to_the_end(journal: Path) -> None:
+    with serving(HostileCoordinator()) as honest:
+        ledger = take_part_in(honest, journal)
+    assert [entry.release for entry in ledger.entries] == ["histogram", "round/1", "round/2", "round/3"]
+    assert ledger.earned_micro == 3000 and len(set(honest.received)) == 3
+
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ({"mechanism": "paper_literal"}, "mechanism"),
+        ({"clip_norm": 100.0}, "clip norm"),
+        ({"dimension": 651}, "dimension"),
+        ({"rho_max": 50.0}, "largest budget"),
+        ({"noise": False}, "noise"),
+        ({"model_version": 0}, "model version"),
+        ({"round_number": 1, "model_version": 0}, "another model"),
+        ({"round_number": 4, "model_version": 3}, "beyond the task's 3 rounds"),
+    ],
+)
+def test_an_announcement_that_contradicts_the_task_is_refused(lie: dict[str, Any], said: str, journal: Path) -> None:
+    with serving(HostileCoordinator(lies={2: lie})) as hostile:
+        message, ledger = refusal_of(hostile, journal)
+    assert said in message
+    nothing_but_the_first_round(hostile, ledger)
+
+
+def nothing_but_the_first_round(hostile: HostileCoordinator, ledger: JournalLedger) -> None:
+    assert len(hostile.declared) == len(hostile.received) == 1
+    assert [entry.release for entry in ledger.entries] == ["histogram", "round/1"]
+    assert ledger.spent_rho == pytest.approx(HISTOGRAM_RHO + hostile.declared[0]["rho"])
+
+
+@pytest.mark.parametrize(
+    "lie", [{"model_digest": "f" * 64}, {"reward_micro": 60_000_000}, {"total": 0.4}, {"attempt": 2, "total": 0.1}]
+)
+def test_a_round_that_is_asked_for_again_in_another_way_is_refused_also_after_a_restart(
+    lie: dict[str, Any], journal: Path
+) -> None:
+    with serving(HostileCoordinator(model_lie=b"not yet")) as hostile:
+        refusal_of(hostile, journal)
+        hostile.model_lie, hostile.lies = None, {1: lie}
+        message, ledger = refusal_of(hostile, journal)
+    assert "round 1 is announced again with another model or reward" in message
+    assert hostile.received == [] and ledger.spent_rho == HISTOGRAM_RHO
+
+
+def test_a_round_of_the_past_is_refused_after_a_restart(journal: Path) -> None:
+    with serving(HostileCoordinator(lies={3: {"noise": False}})) as hostile:
+        refusal_of(hostile, journal)
+        hostile.number, hostile.lies = 1, {}
+        message, ledger = refusal_of(hostile, journal)
+    assert "round 1 is announced again after round 2" in message
+    assert len(hostile.received) == 2 and len(ledger.entries) == 3
+
+
+@pytest.mark.parametrize("model", [b"", bytes(650 * 4), bytes(649 * 4), bytes(2000 * 4)])
+def test_a_model_of_other_bytes_is_not_trained_on(model: bytes, journal: Path) -> None:
+    with serving(HostileCoordinator(model_lie=model, number=2)) as hostile:
+        message, ledger = refusal_of(hostile, journal)
+    assert "/models/1 is not valid" in message
+    assert hostile.received == [] and ledger.spent_rho == HISTOGRAM_RHO
+    assert [entry.state for entry in ledger.entries] == [SpendState.SPENT, SpendState.FREED]
+
+
+@pytest.mark.parametrize("lie", [{"digest": "f" * 64}, {"round_number": 2}])
+def test_a_receipt_for_other_bytes_is_no_receipt(lie: dict[str, Any], journal: Path) -> None:
+    with serving(HostileCoordinator(receipt_lie=lie)) as hostile:
+        message, ledger = refusal_of(hostile, journal)
+        assert "a receipt for another update" in message
+        # The bytes have left: they are charged, kept, and the same are sent again.
+        assert ledger.entries[1].state is SpendState.SPENT and not ledger.entries[1].acknowledged
+        refusal_of(hostile, journal)
+    assert len(hostile.received) == 2 and len(set(hostile.received)) == 1
+
+
+@pytest.mark.parametrize("lie", [{"rho": 0.4}, {"round_number": 2}, {"state": "joined"}])
+def test_a_receipt_for_another_budget_is_refused(lie: dict[str, Any], journal: Path) -> None:
+    with serving(HostileCoordinator(budget_lie=lie)) as hostile:
+        message, ledger = refusal_of(hostile, journal)
+    assert "a receipt for another answer" in message
+    assert hostile.received == [] and ledger.spent_rho == HISTOGRAM_RHO
+
+
+@pytest.mark.parametrize(
+    "lies", [{"shown_spec": OTHER_SPEC}, {"enrolment_digest": OTHER_SPEC.digest}], ids=["shown", "enrolled in"]
+)
+def test_another_task_than_the_one_shown_is_refused_before_anything_is_released(
+    lies: dict[str, Any], journal: Path
+) -> None:
+    with serving(HostileCoordinator(**lies)) as hostile:
+        _, ledger = refusal_of(hostile, journal)
+    assert ledger.entries == () and hostile.declared == []
+
+
+def test_no_reward_buys_more_than_the_owner_sells(journal: Path) -> None:
+    rich = {number: {"reward_micro": 300_000_000, "total": 5.0} for number in (1, 2, 3)}
+    with serving(HostileCoordinator(lies=rich)) as hostile:
+        ledger = take_part_in(hostile, journal, Owner(rho_cap=0.2, lifetime_rho=0.4))
+    assert [request.get("rho") for request in hostile.declared] == pytest.approx([0.2, 0.1, None])
+    assert hostile.declared[2]["reason"] == "lifetime budget exhausted"
+    assert ledger.spent_rho == pytest.approx(0.4) and ledger.remaining_rho == 0
+
+
+ENTRY = {"release": "round/1", "mechanism": "gradient_once", "state": "spent", "rho": 1e-6, "proven_rho": 0.0}
+
+
+def test_a_ledger_that_lies_cannot_lower_what_is_charged(journal: Path) -> None:
+    with serving(HostileCoordinator(lies={3: {"noise": False}})) as hostile:
+        _, before = refusal_of(hostile, journal)
+        hostile.ledger = [ENTRY | {"digest": "f" * 64}, ENTRY | {"release": "round/3", "digest": "e" * 64}]
+        _, after = refusal_of(hostile, journal)
+    assert before.spent_rho < after.spent_rho
+    assert {entry.digest for entry in before.entries} < {entry.digest for entry in after.entries}
+    assert hostile.received == list(dict.fromkeys(hostile.received))
+
+
+@pytest.mark.parametrize("lie", [{"release": "round/x"}, {"release": "round/1/2"}, {"digest": None}, {"rho": 0.0}])
+def test_a_ledger_that_no_client_could_have_is_refused(lie: dict[str, Any], journal: Path) -> None:
+    with serving(HostileCoordinator(lies={2: {"noise": False}})) as hostile:
+        _, before = refusal_of(hostile, journal)
+        hostile.ledger = [ENTRY | {"digest": "f" * 64} | lie]
+        message, after = refusal_of(hostile, journal)
+    assert "which no client releases" in message and after.entries == before.entries
+
+
+def test_a_coordinator_that_turns_the_client_away_is_one_line(journal: Path) -> None:
+    with serving(HostileCoordinator()) as hostile, connect(hostile.url) as http, Journal(journal) as opened:
+        stranger = enrolment(http, CODE.replace(TASK, "another-task"), opened)
+        with pytest.raises(ClientError) as caught:
+            run_until_finished(stranger, patience_s=1, first_contact_s=1)
+    assert "\n" not in str(caught.value) and hostile.enrolled == 0
+    assert not journal.exists()

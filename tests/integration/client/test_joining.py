@@ -1,0 +1,221 @@
+"""Joining and taking part, step by step: what is charged, what is given back, what is sent a second time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from qidpfl_client.api import connect
+from qidpfl_client.errors import ClientError, JournalError, Misconfigured, OwnerLimit
+from qidpfl_client.journal.journal import Entry, Journal
+from qidpfl_client.journal.ledger import JournalLedger, read_ledger
+from qidpfl_client.owner import Owner, Prices
+from qidpfl_client.participant.runner import run_until_finished
+from qidpfl_shared.protocol.messages import SpendState
+from qidpfl_shared.protocol.presets import preset
+from support.peers.hostile_coordinator import CODE, TASK, HostileCoordinator, serving
+from support.synthetic_clients import SyntheticData, SyntheticLearner, enrolment
+
+pytestmark = pytest.mark.live
+
+OTHER_RECORDS = SyntheticData(SyntheticLearner(fingerprint="other records"))
+WITHOUT_PARTITION = preset("digits", {"game": {"horizon": 3}, "workload": {"partition": None}})
+
+
+@dataclass(frozen=True)
+class Interrupted(SyntheticLearner):
+    """Records on which training takes so long that something happens meanwhile."""
+
+    meanwhile: Callable[[], None] = field(default=lambda: None)
+
+    def release(self, **options: Any) -> npt.NDArray[np.float64]:
+        self.meanwhile()
+        return super().release(**options)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+def play(coordinator: HostileCoordinator, path: Path, *, first_contact_s: float = 1.0, **options: Any) -> JournalLedger:
+    with connect(coordinator.url) as http, Journal(path) as journal:
+        run_until_finished(enrolment(http, CODE, journal, **options), patience_s=30, first_contact_s=first_contact_s)
+        return read_ledger(journal)
+
+
+def states(ledger: JournalLedger) -> list[tuple[str, SpendState]]:
+    return [(entry.release, entry.state) for entry in ledger.entries if entry.release != "histogram"]
+
+
+def other_task(path: Path, *, spent: float) -> None:
+    """A journal that has spent something in another task."""
+    entry = Entry(
+        task_id="other", release="round/1", mechanism="m", rho=spent, proven_rho=spent, state=SpendState.SPENT
+    )
+    with Journal(path) as journal:
+        with serving(HostileCoordinator(ended=True)) as coordinator, connect(coordinator.url) as http:
+            known = enrolment(http, CODE, journal)._read_task()
+        journal.save_membership(replace(known, task_id="other"))
+        journal.bind(SyntheticLearner().fingerprint)
+        journal.reserve(entry, account=journal.account())
+
+
+def test_a_profile_is_made_and_charged_once_and_sent_again_as_it_is(journal: Path) -> None:
+    with serving(HostileCoordinator(lies={2: {"noise": False}})) as coordinator:
+        for _ in range(3):
+            with pytest.raises(ClientError):
+                play(coordinator, journal)
+    assert len(coordinator.profiles) == 3 and len(set(coordinator.profiles)) == 1
+    assert coordinator.enrolled == 1
+    with Journal(journal, read_only=True) as opened:
+        assert [entry.release for entry in opened.entries()] == ["histogram", "round/1"]
+
+
+def test_other_options_later_do_not_change_what_the_profile_has_promised(journal: Path) -> None:
+    with serving(HostileCoordinator(lies={1: {"noise": False}})) as coordinator:
+        with pytest.raises(ClientError):
+            play(coordinator, journal, owner=Owner(privacy_value=1.0))
+        coordinator.lies = {}
+        play(coordinator, journal, owner=Owner(privacy_value=2.0, histogram_rho=1.0))
+    assert len(set(coordinator.profiles)) == 1
+    # At a reward of 30, a total of 0.5 and a weight of 30: (1 - 0.5) * 0.5 for a value of 1, nothing for 2.
+    assert [request.get("rho") for request in coordinator.declared] == pytest.approx([0.25] * 3)
+
+
+def test_other_records_under_a_known_journal_are_refused_and_the_place_is_kept(journal: Path) -> None:
+    with serving(HostileCoordinator(lies={2: {"noise": False}})) as coordinator:
+        with pytest.raises(ClientError):
+            play(coordinator, journal)
+        with pytest.raises(JournalError, match="another data set"):
+            play(coordinator, journal, open_data=OTHER_RECORDS)
+        coordinator.lies = {}
+        ledger = play(coordinator, journal)
+    assert coordinator.left == 0 and coordinator.enrolled == 1
+    assert [entry.state for entry in ledger.entries] == [SpendState.SPENT] * 4
+
+
+@pytest.mark.parametrize(("spec", "places"), [(None, 1), (WITHOUT_PARTITION, 0)], ids=["testbed", "own records"])
+def test_other_records_than_those_of_the_journal_get_no_place(journal: Path, spec: Any, places: int) -> None:
+    """Where the records depend on the place, it is given back; else none is taken."""
+    other_task(journal, spent=0.1)
+    coordinator = HostileCoordinator() if spec is None else HostileCoordinator(spec=spec)
+    with serving(coordinator), pytest.raises(JournalError, match="another data set"):
+        play(coordinator, journal, open_data=OTHER_RECORDS)
+    assert coordinator.enrolled == coordinator.left == places and coordinator.profiles == []
+    with Journal(journal, read_only=True) as opened:
+        assert [membership.task_id for membership in opened.memberships()] == ["other"]
+        assert opened.account().spent_rho == 0.1
+
+
+def test_records_that_do_not_fit_give_their_place_back_and_leave_no_journal(journal: Path) -> None:
+    with serving(HostileCoordinator()) as coordinator, pytest.raises(OwnerLimit, match="2 labels, the task 10"):
+        play(coordinator, journal, open_data=SyntheticData(SyntheticLearner(labels=(50, 50))))
+    assert coordinator.enrolled == coordinator.left == 1 and coordinator.profiles == []
+    assert not journal.exists()
+
+
+def test_what_other_tasks_have_spent_counts(journal: Path) -> None:
+    other_task(journal, spent=2.95)
+    with serving(HostileCoordinator()) as coordinator:
+        with pytest.raises(OwnerLimit, match=r"rho 0.05 is left, and the histogram needs 0.1"):
+            play(coordinator, journal)
+        assert coordinator.enrolled == 0
+        ledger = play(coordinator, journal, owner=Owner(lifetime_rho=3.35))
+    # 0.1 for the histogram, 0.25 for a round, the rest for another, then nothing.
+    assert [request.get("rho") for request in coordinator.declared] == pytest.approx([0.25, 0.05, None])
+    assert ledger.spent_rho == pytest.approx(3.35)
+    assert {membership.task_id for membership in ledger.memberships} == {"other", TASK}
+
+
+def test_a_coordinator_that_was_there_is_waited_for_longer_than_one_that_never_was(journal: Path) -> None:
+    said: list[str] = []
+    with serving(HostileCoordinator(away_for_s=1.5)) as coordinator:
+        ledger = play(coordinator, journal, first_contact_s=0.2, report=said.append)
+    assert len(ledger.entries) == 4 and "the coordinator is back" in said
+
+
+def test_what_training_costs_is_known_after_a_restart(journal: Path) -> None:
+    class Ended(Exception):
+        pass
+
+    def end_after_a_round(line: str) -> None:
+        if line.startswith("round 1: delivered"):
+            raise Ended
+
+    dear = Owner(prices=Prices(per_second=1e9))
+    with serving(HostileCoordinator()) as coordinator:
+        with pytest.raises(Ended):
+            play(coordinator, journal, owner=dear, report=end_after_a_round)
+        ledger = play(coordinator, journal, owner=dear)
+    # Nobody knows before the first round; after it every second counts, whoever was started again in between.
+    assert ["rho" in request for request in coordinator.declared] == [True, False, False]
+    assert all("not worth it" in request["reason"] for request in coordinator.declared[1:])
+    (trained,) = [entry.training_s for entry in ledger.entries if entry.release != "histogram"]
+    assert trained is not None and trained > 0
+
+
+def test_nothing_is_sent_to_a_round_that_closed_during_the_training(journal: Path) -> None:
+    with serving(HostileCoordinator()) as coordinator:
+
+        def end() -> None:
+            coordinator.ended = True
+
+        ledger = play(coordinator, journal, open_data=SyntheticData(Interrupted(meanwhile=end)))
+    assert states(ledger) == [("round/1", SpendState.FREED)]
+    assert coordinator.received == [] and ledger.spent_rho == pytest.approx(0.1)
+
+
+def test_a_freed_round_is_played_when_it_is_opened_again(journal: Path) -> None:
+    with serving(HostileCoordinator()) as coordinator:
+        coming: list[dict[str, Any]] = [{"deliver_in_s": 0.0}, {"attempt": 2}]
+
+        def void() -> None:
+            coordinator.lies = {1: coming[0]}
+
+        def reopen(line: str) -> None:
+            if "closed before the update was ready" in line:
+                coming.pop(0)
+                coordinator.lies = {1: coming[0]}
+
+        ledger = play(coordinator, journal, open_data=SyntheticData(Interrupted(meanwhile=void)), report=reopen)
+    assert states(ledger)[0] == ("round/1", SpendState.SPENT)
+    assert coordinator.declared[0] == coordinator.declared[1] and len(coordinator.received) == 3
+
+
+@pytest.mark.parametrize("status", [409, 422])
+def test_a_refused_update_has_been_seen_and_is_spent_for_nothing(journal: Path, status: int) -> None:
+    with serving(HostileCoordinator(update_statuses=[status])) as coordinator:
+        ledger = play(coordinator, journal)
+    unpaid, paid = SpendState.SPENT_UNPAID, SpendState.SPENT
+    assert states(ledger) == [("round/1", unpaid), ("round/2", paid), ("round/3", paid)]
+    assert ledger.spent_rho == pytest.approx(0.1 + 3 * 0.25) and ledger.earned_micro == 2000
+    assert len(coordinator.received) == 3
+
+
+def test_an_update_that_came_too_late_is_offered_once_more_and_then_given_up(journal: Path) -> None:
+    with serving(HostileCoordinator(update_statuses=[410, 410])) as coordinator:
+        ledger = play(coordinator, journal)
+    unpaid, paid = SpendState.SPENT_UNPAID, SpendState.SPENT
+    assert states(ledger) == [("round/1", unpaid), ("round/2", paid), ("round/3", paid)]
+    assert ledger.spent_rho == pytest.approx(0.1 + 3 * 0.25)
+    assert len(coordinator.received) == 4 and len(set(coordinator.received)) == 3
+
+
+def test_an_update_that_could_not_be_taken_is_sent_again_as_it_is(journal: Path) -> None:
+    with serving(HostileCoordinator(update_statuses=[500, 503, 503, 507, 502])) as coordinator:
+        ledger = play(coordinator, journal)
+    assert len(coordinator.received) == 8 and len(set(coordinator.received)) == 3
+    assert [state for _, state in states(ledger)] == [SpendState.SPENT] * 3
+
+
+def test_the_token_of_one_coordinator_is_not_shown_to_another(journal: Path) -> None:
+    with serving(HostileCoordinator()) as first:
+        play(first, journal)
+    with serving(HostileCoordinator()) as thief, pytest.raises(Misconfigured, match="--moved"):
+        play(thief, journal, moved=False)
+    assert thief.polls == 0 and not thief.profiles

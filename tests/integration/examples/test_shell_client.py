@@ -1,0 +1,88 @@
+"""The client in docs/protocol.md, exactly as it stands there, against a live coordinator."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.coordinators import running
+
+pytestmark = pytest.mark.live
+
+PROTOCOL = Path(__file__).parents[3] / "docs" / "protocol.md"
+
+
+def documented_client() -> str:
+    """The one block of shell in the document."""
+    (script,) = re.findall(r"^```sh\n(.*?)^```$", PROTOCOL.read_text(), re.MULTILINE | re.DOTALL)
+    return str(script)
+
+
+def test_three_shells_with_the_documented_client_finish_a_task_and_are_paid(tmp_path: Path) -> None:
+    script, code_file = tmp_path / "client.sh", tmp_path / "code"
+    script.write_text(documented_client())
+    with running(tmp_path / "state") as coordinator:
+        # The audit may accuse an honest client by chance, but not in the lifetime of this test.
+        task_id, code = coordinator.create_task(
+            game={"horizon": 2}, rounds={"expected_clients": 3}, privacy={"audit_alpha": 1e-9}
+        )
+        code_file.write_text(code)
+        shells = [
+            subprocess.Popen(
+                ["sh", script, coordinator.url, code_file, tmp_path / f"shell-{number}"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for number in range(3)
+        ]
+        ended = [shell.communicate(timeout=120) for shell in shells]
+        assert [shell.returncode for shell in shells] == [0, 0, 0], ended
+        with coordinator.admin as http:
+            task = http.get(f"/v1/tasks/{task_id}").json()
+            rounds = [http.get(f"/v1/tasks/{task_id}/rounds/{number}").json() for number in (1, 2)]
+        assert "0 violated" in coordinator.audit()
+
+    assert (task["state"], task["reason"], task["clients"]) == ("finished", "horizon_reached", 3)
+    ledgers = [json.loads(said) for said, _ in ended]
+    assert sum(ledger["earned_micro"] for ledger in ledgers) == task["paid_micro"] > 0
+    for ledger in ledgers:
+        assert [entry["release"] for entry in ledger["entries"]] == ["histogram", "round/1", "round/2"]
+        assert all(entry["payment_micro"] > 0 for entry in ledger["entries"][1:])
+    for held in rounds:
+        assert held["kept_micro"] == 0
+        assert all(client["verdict"] in ("consistent", "undecidable") for client in held["clients"])
+        # The best answer is what the plan expects: nobody could have gained by another budget.
+        assert all(client["regret"] < 1e-6 for client in held["clients"])
+
+
+@pytest.mark.long
+def test_a_shell_started_again_in_its_folder_goes_on_as_the_same_client(tmp_path: Path) -> None:
+    script, code_file = tmp_path / "client.sh", tmp_path / "code"
+    script.write_text(documented_client())
+    with running(tmp_path / "state") as coordinator:
+        task_id, code = coordinator.create_task(game={"horizon": 2}, rounds={"expected_clients": 3})
+        code_file.write_text(code)
+
+        def start(number: int) -> subprocess.Popen[str]:
+            command = ["sh", str(script), coordinator.url, str(code_file), str(tmp_path / f"shell-{number}")]
+            return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+        with start(0) as first:
+            while not (tmp_path / "shell-0" / "spec").exists():
+                assert first.poll() is None
+            first.kill()
+        shells = [start(number) for number in range(3)]
+        ledgers = [json.loads(shell.communicate(timeout=120)[0]) for shell in shells]
+        with coordinator.admin as http:
+            task = http.get(f"/v1/tasks/{task_id}").json()
+    assert (task["state"], task["clients"]) == ("finished", 3)
+    assert all(ledger["earned_micro"] > 0 for ledger in ledgers)
+
+
+def test_the_documented_client_is_as_short_as_it_says_and_needs_no_json_tool() -> None:
+    script = documented_client()
+    assert len(script.splitlines()) <= 60
+    assert not re.search(r"\b(jq|python3?|perl|xxd)\b", script)

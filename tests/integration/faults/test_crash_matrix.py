@@ -1,0 +1,130 @@
+"""Kill the coordinator at every named place, start it again, and nothing that was promised is lost or doubled."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qidpfl_shared.failpoints import SERVER_FAILPOINTS
+from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
+from support.faults import broken_rules
+from support.task_checks import violations
+
+pytestmark = pytest.mark.live
+
+Gather = Callable[..., list[ScriptedClient]]
+HORIZON = 3
+CLIENTS = 4
+PATIENCE_S = 120.0
+# Everything here happens when all have answered, nothing because time is over.
+# An upload of more than one piece of 1 MiB.
+LARGE = {
+    "workload": {"network": "wide"},
+    "layout": {"tensors": [{"name": "weight", "shape": [10, 27_000]}]},
+}
+
+
+@pytest.mark.parametrize("store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize("hit", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", SERVER_FAILPOINTS)
+def test_a_coordinator_killed_anywhere_goes_on_where_it_was(
+    name: str, hit: int, store_url: str, tmp_path: Path, gather: Gather
+) -> None:
+    coordinator = Coordinator(tmp_path, store_url=store_url)
+    coordinator.environment = {"QIDPFL_FAILPOINT": f"{name}:{hit}"}
+    with coordinator.start(), ThreadPoolExecutor(CLIENTS) as threads:
+        clients = gather(coordinator, **(LARGE if name == "upload.mid_body" else {}))
+        runs = [threads.submit(client.run, patience_s=PATIENCE_S) for client in clients]
+        assert coordinator.died_of() == signal.SIGKILL
+        coordinator.environment = {"QIDPFL_FAILPOINT": ""}
+        coordinator.start()
+        assert [run.result()["task_state"] for run in runs] == ["finished"] * CLIENTS
+        assert violations(coordinator, clients[0].task_id, clients) == []
+
+
+def test_uploads_acknowledged_before_the_commit_are_caught(tmp_path: Path, gather: Gather) -> None:
+    with broken(tmp_path, broken_rules.acknowledge_uploads_before_the_commit) as coordinator:
+        clients = gather(coordinator)
+        offers = first_offers(clients)
+        clients[0].declare(offers[0]).raise_for_status()
+        assert clients[0].upload(offers[0]).is_success
+        assert coordinator.died_of() == signal.SIGKILL
+        repaired(coordinator)
+        assert any("were acknowledged, None is stored" in said for said in found(coordinator, clients))
+
+
+def test_payments_in_a_second_transaction_are_caught(tmp_path: Path, gather: Gather) -> None:
+    with broken(tmp_path, broken_rules.pay_in_a_second_transaction) as coordinator:
+        clients = gather(coordinator)
+        answer_all(clients)
+        assert coordinator.died_of() == signal.SIGKILL
+        repaired(coordinator)
+        said = found(coordinator, clients)
+        assert any(line.startswith("audit:") and "are not the reward" in line for line in said)
+        assert any("[0, 1, 2, 3] are not paid" in line for line in said)
+
+
+def test_uploads_without_their_bytes_are_caught(tmp_path: Path, gather: Gather) -> None:
+    with broken(tmp_path, broken_rules.name_blobs_after_the_commit) as coordinator:
+        clients = gather(coordinator)
+        offers = first_offers(clients)
+        clients[0].declare(offers[0]).raise_for_status()
+        assert clients[0].upload(offers[0]).is_success
+        coordinator.kill()
+        repaired(coordinator)
+        assert any(line.startswith("audit:") and "is missing from" in line for line in found(coordinator, clients))
+
+
+@pytest.fixture
+def gather() -> Iterator[Gather]:
+    """Makes the clients of a new task; they find the coordinator again when it has another address."""
+    with ExitStack() as connections:
+
+        def gathered(coordinator: Coordinator, **overrides: Any) -> list[ScriptedClient]:
+            rounds = NO_TIMEOUTS | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
+            task_id, code = coordinator.create_task(game={"horizon": HORIZON}, rounds=rounds, **overrides)
+            keys = [f"the-key-of-client-{n}" for n in range(CLIENTS)]
+            clients = [
+                ScriptedClient(coordinator.url, task_id, code, key, locate=lambda: coordinator.url) for key in keys
+            ]
+            for client in clients:
+                connections.enter_context(client.http)
+            return clients
+
+        yield gathered
+
+
+def broken(state_dir: Path, sabotage: Callable[[], None]) -> Coordinator:
+    return Coordinator(state_dir, sabotage=sabotage).start()
+
+
+def repaired(coordinator: Coordinator) -> None:
+    coordinator.sabotage = None
+    coordinator.start()
+
+
+def found(coordinator: Coordinator, clients: Sequence[ScriptedClient]) -> list[str]:
+    return violations(coordinator, clients[0].task_id, clients)
+
+
+def first_offers(clients: Sequence[ScriptedClient]) -> list[dict[str, Any]]:
+    for client in clients:
+        client.enrol()
+        client.profile().raise_for_status()
+    answers = [client.poll(wait=60) for client in clients]
+    return [answer["round"] for answer in answers if answer is not None]
+
+
+def answer_all(clients: Sequence[ScriptedClient]) -> None:
+    for client, offer in zip(clients, first_offers(clients), strict=True):
+        client.declare(offer).raise_for_status()
+    threads = [threading.Thread(target=client.upload, args=(client.offers["1.1"][0],)) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -1,0 +1,163 @@
+"""Every way to clip gradients is the definition: a backward pass for each record, clipped by itself, added up."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from qidpfl_client.training.flat_parameters import FlatParameters
+from qidpfl_client.training.per_sample.chunk_size import advised_chunk
+from qidpfl_client.training.per_sample.clipping import METHODS, Clipper, Method, clipped_update, fastest_clipper
+from qidpfl_client.training.per_sample.functional import gradients_by_vmap, gradients_one_by_one
+from qidpfl_client.training.per_sample.hooks import gradients_by_hooks
+from qidpfl_shared.workloads.networks import build_network, layout_of
+from support.training.networks import CASES, LABELS, RECORDS, Case, ChangesItsMind, Choosy, Overwritten
+
+CPU = torch.device("cpu")
+GENERAL: list[tuple[str, Method]] = [(name, method) for name in CASES for method in METHODS[1:]]
+RULED: list[tuple[str, Method]] = [(name, gradients_by_hooks) for name, case in CASES.items() if case.ruled]
+
+
+class Setting(NamedTuple):
+    """A network with parameters and records of a fixed seed."""
+
+    network: nn.Module
+    parameters: FlatParameters
+    inputs: Tensor
+    labels: Tensor
+
+
+def setting(case: Case, *, seed: int = 0) -> Setting:
+    torch.manual_seed(seed)
+    network = case.build().eval()
+    for tensor in network.parameters():
+        nn.init.normal_(tensor, std=0.5)
+    parameters = FlatParameters(network, layout_of(network), CPU)
+    inputs = torch.randn(RECORDS, *case.record) * torch.logspace(-1, 1, RECORDS).reshape(-1, *[1] * len(case.record))
+    return Setting(network, parameters, inputs, torch.randint(0, LABELS, (RECORDS,)))
+
+
+def naive(case: Setting, *, bound: float) -> npt.NDArray[np.float64]:
+    """Written for this test alone, in float64: a loop over records."""
+    total = np.zeros(case.parameters.vector.numel())
+    for entered, label in zip(case.inputs, case.labels, strict=True):
+        case.network.zero_grad()
+        functional.cross_entropy(case.network(entered[None]), label[None]).backward()  # type: ignore[no-untyped-call]
+        gradients = [tensor.grad for tensor in case.network.parameters()]
+        sizes = [tensor.numel() for tensor in case.network.parameters()]
+        flat = np.concatenate(
+            [np.zeros(n) if g is None else g.double().numpy().ravel() for g, n in zip(gradients, sizes, strict=True)]
+        )
+        total += flat * min(1.0, bound / float(np.linalg.norm(flat)))
+    return total
+
+
+def clipper(case: Setting, method: Method) -> Clipper:
+    return Clipper(network=case.network, parameters=case.parameters, method=method, advised_chunk=1)
+
+
+def middle_norm(case: Setting) -> float:
+    """A bound that clips some of the records and not the others."""
+    norms: Sequence[float] = [
+        float(
+            np.linalg.norm(
+                naive(case._replace(inputs=case.inputs[k : k + 1], labels=case.labels[k : k + 1]), bound=math.inf)
+            )
+        )
+        for k in range(RECORDS)
+    ]
+    return float(np.median(norms))
+
+
+def assert_clips_like_a_loop(clipper: Clipper, case: Setting, *, bound: float) -> None:
+    expected = naive(case, bound=bound)
+    found = clipper.clipped_sum(case.inputs, case.labels, bound=bound).numpy()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * float(np.linalg.norm(expected)))
+
+
+@pytest.mark.parametrize(("name", "method"), RULED + GENERAL)
+def test_a_method_gives_what_a_loop_over_records_gives(name: str, method: Method) -> None:
+    case = setting(CASES[name])
+    for bound in (middle_norm(case), 1e-3, 1e6):
+        assert_clips_like_a_loop(clipper(case, method), case, bound=bound)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_fastest_method_that_is_right_is_chosen(name: str) -> None:
+    case = setting(CASES[name])
+    chosen = fastest_clipper(case.network, case.parameters, case.inputs, case.labels)
+    assert chosen.method is (gradients_by_hooks if CASES[name].ruled else gradients_by_vmap)
+    # Also for fewer records than those that it was chosen with.
+    few = case._replace(inputs=case.inputs[:2], labels=case.labels[:2])
+    assert_clips_like_a_loop(chosen, few, bound=middle_norm(case))
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.ruled and name != "time first"])
+def test_the_rules_themselves_see_what_they_do_not_cover(name: str) -> None:
+    case = setting(CASES[name])
+    assert gradients_by_hooks(case.network, case.inputs, case.labels) is None
+
+
+def test_the_rules_see_that_what_entered_a_layer_is_no_longer_there() -> None:
+    case = setting(Case(Overwritten, (6,)))
+    assert gradients_by_hooks(case.network, case.inputs, case.labels) is None
+
+
+def test_what_torch_cannot_transform_is_done_one_by_one() -> None:
+    case = setting(Case(Choosy, (6,)))
+    chosen = fastest_clipper(case.network, case.parameters, case.inputs, case.labels)
+    assert chosen.method is gradients_one_by_one
+    assert_clips_like_a_loop(chosen, case, bound=middle_norm(case))
+
+
+def test_a_rule_is_dropped_for_records_that_it_does_not_hold_for() -> None:
+    case = setting(Case(ChangesItsMind, (6,)))
+    chosen = fastest_clipper(case.network, case.parameters, case.inputs[:3], case.labels[:3])
+    assert chosen.method is gradients_by_hooks
+    assert gradients_by_hooks(case.network, case.inputs, case.labels) is None
+
+
+@pytest.mark.parametrize("name", ["deep", "lenet", "layer norm", "tied"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_record_without_a_finite_gradient_counts_as_zero(name: str, bad: float) -> None:
+    case = setting(CASES[name])
+    good = torch.arange(RECORDS) != 2
+    chosen = fastest_clipper(case.network, case.parameters, case.inputs[:2], case.labels[:2])
+    expected = chosen.clipped_sum(case.inputs[good], case.labels[good], bound=0.5)
+    case.inputs[2] = bad
+    np.testing.assert_allclose(chosen.clipped_sum(case.inputs, case.labels, bound=0.5), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 0.999, 1.001, 1e20, math.inf, math.nan])
+def test_an_update_is_never_longer_than_its_bound(factor: float) -> None:
+    update = torch.tensor([0.6, 0.0, -0.8], dtype=torch.float64) * factor
+    clipped = clipped_update(update, bound=1.0)
+    assert float(torch.linalg.vector_norm(clipped)) <= 1
+    if factor < 1:
+        assert torch.equal(clipped, update)
+    if 1 < factor < math.inf:
+        assert torch.allclose(clipped, update / factor, rtol=1e-5)
+
+
+def test_a_chunk_shrinks_as_records_grow() -> None:
+    chunks = []
+    for side in (16, 32, 64, 128):
+        shape = (1, side, side)
+        case = setting(Case(partial(build_network, "lenet", labels=LABELS, record_shape=shape), shape))
+        chunks.append(fastest_clipper(case.network, case.parameters, case.inputs, case.labels).advised_chunk)
+    assert chunks == sorted(chunks, reverse=True)
+    assert chunks[0] > 4 * chunks[-1] > 0
+    assert chunks[0] * 16 * 16 * 4 < 64 * 2**20
+
+
+def test_memory_is_kept_in_bounds_by_any_network() -> None:
+    advised = [advised_chunk(activations=size, gradients=size, device=CPU) for size in (0, 1, 10**6, 10**9, 10**12)]
+    assert advised[0] == advised[1] >= advised[2] > advised[3] == advised[4] == 1
+    assert advised_chunk(activations=10**6, gradients=0, device=torch.device("meta")) > advised[2]

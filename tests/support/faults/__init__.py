@@ -1,0 +1,1 @@
+"""Coordinators and clients that break a rule or fail on purpose."""

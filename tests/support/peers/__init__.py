@@ -1,0 +1,1 @@
+"""Peers that are not real coordinators: scripted, hostile, or a proxy."""

@@ -1,0 +1,1 @@
+"""Trainers and networks for the tests of training."""
