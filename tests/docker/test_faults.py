@@ -74,7 +74,7 @@ def break_everything(
     frozen, killed, cut_off, crashed = selected
     wait_until(lambda: frozen.last_delivered() >= 2, "two rounds are played")
     frozen.do("pause")
-    held = delivered_by_all([killed, cut_off, crashed], after=frozen.last_delivered())
+    last_delivered = delivered_by_all([killed, cut_off, crashed], after=frozen.last_delivered())
     audit = coordinator.inside("qidpfl-server", "audit")
 
     coordinator.do("kill")
@@ -87,7 +87,7 @@ def break_everything(
         container.do("start")
     frozen.do("unpause")
 
-    delivered_by_all([frozen, killed, crashed], after=held)
+    delivered_by_all([frozen, killed, crashed], after=last_delivered)
     crashed.crash()
     output("docker", "network", "connect", network, cut_off.name)
     return audit, stopped

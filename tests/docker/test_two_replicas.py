@@ -17,7 +17,7 @@ OVERRIDES = {
         # Who changes to a coordinator that does not know of the round yet may miss it: the others wait for so long.
         "declare_s": 15.0,
         "deliver_s": 15.0,
-        # However many do so on a slow machine, the round is held again.
+        # However many do so on a slow machine, the round is repeated.
         "max_attempts": 20,
     }
 }

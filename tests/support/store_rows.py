@@ -51,14 +51,14 @@ def open_round(store: Store) -> tuple[Round, list[Client]]:
     for number in range(CLIENTS):
         client_id = new_client(store, task, str(number))
         store.write(lambda tx, known=client_id: store_profile(tx, known, profile(), NOW))  # type: ignore[misc]
-    held = store.read(lambda tx: tx.rounds.get(task.task_id, 1))
-    assert held is not None
-    return held, store.read(lambda tx: tx.clients.in_state(task.task_id, ClientState.SELECTED))
+    round_ = store.read(lambda tx: tx.rounds.get(task.task_id, 1))
+    assert round_ is not None
+    return round_, store.read(lambda tx: tx.clients.in_state(task.task_id, ClientState.SELECTED))
 
 
 def delivered_round(store: Store) -> tuple[str, list[Client]]:
     """A task whose first round is ready to settle."""
-    held, clients = open_round(store)
+    round_, clients = open_round(store)
     for client in clients:
         noise = np.random.default_rng(client.ordinal).standard_normal(SPEC.dimension)
         data = (noise * 2**0.5 / (110 * 0.05**0.5)).astype("<f4").tobytes()
@@ -72,12 +72,12 @@ def delivered_round(store: Store) -> tuple[str, list[Client]]:
 
         def deliver(tx: Transaction, client: Client = client, update: Update = update) -> None:
             declare_budgets(
-                tx, held.task_id, 1, [BudgetAnswer(client_id=client.client_id, request=Declaration(rho=0.05), at=NOW)]
+                tx, round_.task_id, 1, [BudgetAnswer(client_id=client.client_id, request=Declaration(rho=0.05), at=NOW)]
             )
-            tx.rounds.insert_update(held, update)
+            tx.rounds.insert_update(round_, update)
 
         store.write(deliver)
-    return held.task_id, clients
+    return round_.task_id, clients
 
 
 def task_of(store: Store, task_id: str) -> Task:

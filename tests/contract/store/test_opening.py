@@ -61,7 +61,7 @@ def test_a_store_from_before_rounds_were_timed_goes_on(opened: Open, store_url: 
             connection.execute(text(f"ALTER TABLE rounds DROP COLUMN {column}"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     upgraded = opened()
-    assert upgraded.read(lambda tx: tx.rounds.of_task(task_id)) == [replace(held, **TIMINGS) for held in before]
+    assert upgraded.read(lambda tx: tx.rounds.of_task(task_id)) == [replace(round_, **TIMINGS) for round_ in before]
     shown = upgraded.read(lambda tx: round_result(tx, task_of(upgraded, task_id), 1))
     assert shown.state is RoundState.SETTLED and shown.timing is None
     assert settle_if_due(upgraded, task_id, None, NOW, stop=True)
@@ -71,7 +71,7 @@ def test_a_store_from_before_rounds_were_timed_goes_on(opened: Open, store_url: 
 def everything(store: Store, task_id: str) -> list[Any]:
     def read(tx: Transaction) -> list[Any]:
         rounds = tx.rounds.of_task(task_id)
-        numbers = [held.round_number for held in rounds]
+        numbers = [round_.round_number for round_ in rounds]
         return [
             tx.tasks.all(),
             tx.tasks.models(task_id),

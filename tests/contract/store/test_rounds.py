@@ -39,32 +39,32 @@ def test_a_round_changes_only_if_state_and_attempt_are_those_known(store: Store)
 
 
 def test_what_happens_once_per_round_and_client_has_one_row(store: Store) -> None:
-    held, clients = open_round(store)
+    round_, clients = open_round(store)
     client_id = clients[0].client_id
     update = Update(client_id=client_id, digest="a" * 64, byte_length=4, squared_norm=1.0, received_at=NOW)
     other = Update(client_id=client_id, digest="b" * 64, byte_length=4, squared_norm=1.0, received_at=NOW)
-    store.write(lambda tx: tx.rounds.insert_update(held, update))
-    store.write(lambda tx: tx.rounds.pay(held, {client_id: 5}))
+    store.write(lambda tx: tx.rounds.insert_update(round_, update))
+    store.write(lambda tx: tx.rounds.pay(round_, {client_id: 5}))
     invitation = RoundInvitation(client_id=client_id, standing=Standing.INVITED, expected_rho=1.0)
     seconds: list[Callable[[Transaction], None]] = [
-        lambda tx: tx.rounds.insert_update(held, other),
-        lambda tx: tx.rounds.pay(held, {client_id: 7}),
-        lambda tx: tx.rounds.invite(held, [invitation]),
-        lambda tx: tx.rounds.insert(held),
+        lambda tx: tx.rounds.insert_update(round_, other),
+        lambda tx: tx.rounds.pay(round_, {client_id: 7}),
+        lambda tx: tx.rounds.invite(round_, [invitation]),
+        lambda tx: tx.rounds.insert(round_),
     ]
     for second in seconds:
         with pytest.raises(DamagedState):
             store.write(second)
-    assert store.read(lambda tx: tx.rounds.updates(held.task_id, 1)) == {client_id: update}
-    assert store.read(lambda tx: tx.rounds.payments(held.task_id, 1)) == {client_id: 5}
+    assert store.read(lambda tx: tx.rounds.updates(round_.task_id, 1)) == {client_id: update}
+    assert store.read(lambda tx: tx.rounds.payments(round_.task_id, 1)) == {client_id: 5}
 
 
 def test_rows_of_unknown_clients_and_rounds_are_refused(store: Store) -> None:
-    held, clients = open_round(store)
+    round_, clients = open_round(store)
     with pytest.raises(DamagedState):
-        store.write(lambda tx: tx.rounds.pay(held, {"nobody": 1}))
+        store.write(lambda tx: tx.rounds.pay(round_, {"nobody": 1}))
     with pytest.raises(DamagedState):
-        store.write(lambda tx: tx.rounds.pay(round_of(held.task_id, round_number=9), {clients[0].client_id: 1}))
+        store.write(lambda tx: tx.rounds.pay(round_of(round_.task_id, round_number=9), {clients[0].client_id: 1}))
 
 
 @dataclass
@@ -89,28 +89,28 @@ def test_a_settled_round_tells_how_long_its_settlement_and_evaluation_took(store
     began = time.perf_counter()
     assert settle_if_due(store, task_id, Slow(), NOW, observe=observed.append)
     took_s = time.perf_counter() - began
-    held, following = store.read(lambda tx: tx.rounds.of_task(task_id))
-    assert held.settlement_s is not None and held.evaluation_s is not None and held.settled_at is not None
-    assert held.evaluation_s >= 0.2 and 0 < held.settlement_s < took_s - 0.2
-    assert held.opened_at == NOW
+    round_, following = store.read(lambda tx: tx.rounds.of_task(task_id))
+    assert round_.settlement_s is not None and round_.evaluation_s is not None and round_.settled_at is not None
+    assert round_.evaluation_s >= 0.2 and 0 < round_.settlement_s < took_s - 0.2
+    assert round_.opened_at == NOW
     # The round is closed when it is closed, and the next one begins then: nobody's time is taken by the evaluation.
-    assert NOW + seconds(0.2) <= held.settled_at <= NOW + seconds(took_s)
-    assert following.opened_at == held.settled_at
-    assert following.declare_by == held.settled_at + seconds(SPEC.rounds.declare_s)
+    assert NOW + seconds(0.2) <= round_.settled_at <= NOW + seconds(took_s)
+    assert following.opened_at == round_.settled_at
+    assert following.declare_by == round_.settled_at + seconds(SPEC.rounds.declare_s)
     (timing,) = observed
-    assert timing.evaluation_s == held.evaluation_s and timing.settlement_s >= held.settlement_s
+    assert timing.evaluation_s == round_.evaluation_s and timing.settlement_s >= round_.settlement_s
 
 
 @pytest.mark.parametrize("evaluator", [None, Slow(scores=False)])
 def test_what_was_not_evaluated_took_no_time_to_evaluate(store: Store, evaluator: Slow | None) -> None:
     task_id, _ = delivered_round(store)
     assert settle_if_due(store, task_id, evaluator, NOW)
-    (held, following) = store.read(lambda tx: tx.rounds.of_task(task_id))
-    assert held.settlement_s is not None and held.evaluation_s is None
+    (round_, following) = store.read(lambda tx: tx.rounds.of_task(task_id))
+    assert round_.settlement_s is not None and round_.evaluation_s is None
     assert (following.settled_at, following.settlement_s) == (None, None)
     task = task_of(store, task_id)
     shown = [store.read(lambda tx, n=n: round_result(tx, task, n)).timing for n in (1, 2)]  # type: ignore[misc]
-    assert shown[0] is not None and shown[0].settlement_s == held.settlement_s
+    assert shown[0] is not None and shown[0].settlement_s == round_.settlement_s
     assert shown[1] is not None and shown[1].settled_at is None and shown[1].opened_at == shown[0].settled_at
 
 
@@ -118,11 +118,11 @@ def test_of_many_who_settle_a_round_one_does(opened: Open) -> None:
     task_id, clients = delivered_round(opened())
     stores = [opened() for _ in range(4)]
     assert at_once(stores, lambda store: settle_if_due(store, task_id, None, NOW)).count(True) == 1
-    held = stores[0].read(lambda tx: tx.rounds.get(task_id, 1))
+    round_ = stores[0].read(lambda tx: tx.rounds.get(task_id, 1))
     payments = stores[0].read(lambda tx: tx.rounds.payments(task_id, 1))
-    assert held is not None and held.state is RoundState.SETTLED
+    assert round_ is not None and round_.state is RoundState.SETTLED
     assert set(payments) == {client.client_id for client in clients}
-    assert sum(payments.values()) + (held.kept_micro or 0) == held.reward_micro
+    assert sum(payments.values()) + (round_.kept_micro or 0) == round_.reward_micro
     assert [model.version for model in stores[0].read(lambda tx: tx.tasks.models(task_id))] == [0, 1]
     assert kinds(stores[0], task_id).count("round.settled") == 1
     assert not settle_if_due(stores[0], task_id, None, NOW)

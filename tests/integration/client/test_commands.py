@@ -140,8 +140,8 @@ def test_an_ordinal_beyond_the_testbed_is_one_line(run: Run) -> None:
 
 
 def test_a_journal_in_use_is_one_line(run: Run, journal: Path) -> None:
-    with Journal(journal) as held:
-        held.save_membership(OTHERS)
+    with Journal(journal) as opened:
+        opened.save_membership(OTHERS)
         assert failed_with(run()).endswith(f"{journal} is in use by another process")
 
 

@@ -170,7 +170,7 @@ def check_results(coordinator: Coordinator, task_id: str) -> None:
     """Who adds too much noise is rejected, who replays is never taken a second time, and nobody else is accused."""
     roles = assign(clients=MEMBERS, shares=SHARES, seed=1)
     results = [
-        (roles[client.ordinal], client) for held in rounds_of(coordinator, task_id) for client in held.clients or ()
+        (roles[client.ordinal], client) for round_ in rounds_of(coordinator, task_id) for client in round_.clients or ()
     ]
     delivered = [(role, client) for role, client in results if client.delivered]
     for role, client in delivered:

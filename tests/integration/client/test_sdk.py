@@ -148,7 +148,7 @@ def check_accounts(admin: AdminApi, task_id: str, clients: list[TaskApi]) -> Non
     last = np.append(tensors["weight"], tensors["bias"])
     np.testing.assert_array_equal(admin.model(task_id, models[2]), last)
     assert all(api.selection().selected for api in clients)
-    assert next(held for held in admin.tasks() if held.task_id == task_id).settled_rounds == 2
+    assert next(task for task in admin.tasks() if task.task_id == task_id).settled_rounds == 2
     events = list(admin.events(task_id))
     assert [event.round_number for event in events if event.kind == "round.settled"] == [1, 2]
     assert list(admin.events(task_id, after=events[2].id)) == events[3:]

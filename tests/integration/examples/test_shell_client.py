@@ -51,11 +51,11 @@ def test_three_shells_with_the_documented_client_finish_a_task_and_are_paid(tmp_
     for ledger in ledgers:
         assert [entry["release"] for entry in ledger["entries"]] == ["histogram", "round/1", "round/2"]
         assert all(entry["payment_micro"] > 0 for entry in ledger["entries"][1:])
-    for held in rounds:
-        assert held["kept_micro"] == 0
-        assert all(client["verdict"] in ("consistent", "undecidable") for client in held["clients"])
+    for round_ in rounds:
+        assert round_["kept_micro"] == 0
+        assert all(client["verdict"] in ("consistent", "undecidable") for client in round_["clients"])
         # The best answer is what the plan expects: nobody could have gained by another budget.
-        assert all(client["regret"] < 1e-6 for client in held["clients"])
+        assert all(client["regret"] < 1e-6 for client in round_["clients"])
 
 
 @pytest.mark.long

@@ -43,7 +43,7 @@ def give(coordinator: Coordinator, task_id: str, data: bytes, **headers: str) ->
         return http.put(f"/v1/tasks/{task_id}/models/0", content=data, headers=sent)
 
 
-def held(coordinator: Coordinator, task_id: str) -> bytes:
+def model_of(coordinator: Coordinator, task_id: str) -> bytes:
     with coordinator.admin as http:
         return http.get(f"/v1/tasks/{task_id}/models/0").raise_for_status().content
 
@@ -73,12 +73,12 @@ def test_what_is_no_model_of_the_task_is_refused_and_leaves_nothing(
     coordinator: Coordinator, data: bytes, headers: dict[str, str], status: int, code: str
 ) -> None:
     task_id, _ = coordinator.create_task(f"refused-{hashlib.sha256(repr((data[-9:], headers)).encode()).hexdigest()}")
-    before = held(coordinator, task_id)
+    before = model_of(coordinator, task_id)
     blobs = coordinator.state_dir / "blobs" / "objects"
     known = set(blobs.iterdir())
     refused = give(coordinator, task_id, data, **headers)
     assert (refused.status_code, refused.json()["code"]) == (status, code)
-    assert held(coordinator, task_id) == before
+    assert model_of(coordinator, task_id) == before
     assert set(blobs.iterdir()) == known
 
 
@@ -87,7 +87,7 @@ def test_a_model_larger_than_any_json_is_taken(coordinator: Coordinator) -> None
     data = np.full(preset("cifar10-paper").dimension, 0.5, dtype="<f4").tobytes()
     assert len(data) > 2 << 20
     assert give(coordinator, task_id, data).status_code == 200
-    assert held(coordinator, task_id) == data
+    assert model_of(coordinator, task_id) == data
 
 
 @pytest.mark.parametrize("store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)
@@ -99,15 +99,15 @@ def test_a_coordinator_killed_while_it_takes_a_model_has_the_old_one_or_the_new_
     coordinator.environment = {"QIDPFL_FAILPOINT": place}
     with coordinator.start():
         task_id, code = coordinator.create_task("killed", **SHORT)
-        before = held(coordinator, task_id)
+        before = model_of(coordinator, task_id)
         with pytest.raises(httpx.TransportError):
             give(coordinator, task_id, MODEL)
         assert coordinator.died_of() == signal.SIGKILL
         coordinator.environment = {"QIDPFL_FAILPOINT": ""}
         coordinator.start()
-        assert held(coordinator, task_id) == (before if place == "model.before_commit" else MODEL)
+        assert model_of(coordinator, task_id) == (before if place == "model.before_commit" else MODEL)
         assert give(coordinator, task_id, MODEL).status_code == 200
-        assert held(coordinator, task_id) == MODEL
+        assert model_of(coordinator, task_id) == MODEL
         play_to_the_end(joined(coordinator, task_id, code))
         assert "0 violated" in coordinator.audit()
 
@@ -134,7 +134,7 @@ def test_a_task_is_created_with_the_model_of_a_file(tmp_path: Path, kind: str) -
     made = create(tmp_path / "state", "--model", model_file(tmp_path, kind))
     assert made.returncode == 0, made.stderr
     with running(tmp_path / "state") as coordinator:
-        assert held(coordinator, made.stdout.split()[0]) == MODEL
+        assert model_of(coordinator, made.stdout.split()[0]) == MODEL
         assert "0 violated" in coordinator.audit()
 
 

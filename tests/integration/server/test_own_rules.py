@@ -110,10 +110,10 @@ def test_the_example_pays_for_what_accuracy_lacks(played: Coordinator) -> None:
         for task in sorted(read(played, ""), key=lambda task: task["name"], reverse=True)
     )
     best = 0.0
-    for held, reference in zip(own_rounds, optimal, strict=True):
-        assert held["reward_micro"] == pytest.approx((1 - best) * reference["reward_micro"], abs=2)
-        assert 0 < held["accuracy"] < 1
-        best = max(best, held["accuracy"])
+    for round_, reference in zip(own_rounds, optimal, strict=True):
+        assert round_["reward_micro"] == pytest.approx((1 - best) * reference["reward_micro"], abs=2)
+        assert 0 < round_["accuracy"] < 1
+        best = max(best, round_["accuracy"])
 
 
 def test_the_audit_asks_the_rules_again_where_it_has_them(played: Coordinator) -> None:
@@ -200,7 +200,7 @@ def test_no_rule_pays_more_than_the_task_may(lenient: Coordinator) -> None:
     play_to_the_end(clients)
     task = read(lenient, f"/{clients[0].task_id}")
     assert (task["state"], task["reason"], task["settled_rounds"]) == ("finished", "budget_exhausted", 2)
-    assert [held["reward_micro"] for held in rounds_of(lenient, clients[0].task_id, 2)] == [4_000_000] * 2
+    assert [round_["reward_micro"] for round_ in rounds_of(lenient, clients[0].task_id, 2)] == [4_000_000] * 2
 
 
 @pytest.mark.parametrize(

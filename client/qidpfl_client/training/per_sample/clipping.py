@@ -67,10 +67,10 @@ def fastest_clipper(network: nn.Module, parameters: FlatParameters, inputs: Tens
             continue
         if found is not None and _agree(squared_norms(found, like=inputs), truth):
             break
-    held = sum(part.width for part in found or () if part is not None)
+    kept = sum(part.width for part in found or () if part is not None)
     chunk = advised_chunk(
         activations=bytes_kept(network, inputs, besides=parameters.vector) // len(inputs),
-        gradients=held * inputs.element_size(),
+        gradients=kept * inputs.element_size(),
         device=inputs.device,
     )
     return Clipper(network=network, parameters=parameters, method=method, advised_chunk=chunk)

@@ -36,11 +36,11 @@ def test_export_writes_tables_whose_money_adds_up_and_the_newest_model(finished:
     }
     payments, ledgers = rows(out / "payments.csv"), rows(out / "ledgers.csv")
     assert len(rows(out / "clients.csv")) == 3 and len(rows(out / "budgets.csv")) == len(payments) == 6
-    for held in rows(out / "rounds.csv"):
-        paid = sum(int(row["amount_micro"]) for row in payments if row["round_number"] == held["round_number"])
-        assert paid + int(held["kept_micro"]) == int(held["reward_micro"]) > 0
-        assert float(held["settlement_s"]) > 0 and float(held["evaluation_s"]) > 0
-        assert datetime.fromisoformat(held["opened_at"]) < datetime.fromisoformat(held["settled_at"])
+    for round_ in rows(out / "rounds.csv"):
+        paid = sum(int(row["amount_micro"]) for row in payments if row["round_number"] == round_["round_number"])
+        assert paid + int(round_["kept_micro"]) == int(round_["reward_micro"]) > 0
+        assert float(round_["settlement_s"]) > 0 and float(round_["evaluation_s"]) > 0
+        assert datetime.fromisoformat(round_["opened_at"]) < datetime.fromisoformat(round_["settled_at"])
     earned = sum(int(row["payment_micro"] or 0) for row in ledgers)
     assert earned == sum(int(row["amount_micro"]) for row in payments)
     assert earned == json.loads((out / "task.json").read_text())["paid_micro"]

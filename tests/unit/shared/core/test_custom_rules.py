@@ -81,8 +81,8 @@ def test_a_policy_may_ask_what_the_optimal_one_would_pay() -> None:
 def test_a_wish_is_bounded_like_that_of_every_policy() -> None:
     admissible = RewardRange(minimum=2.0, maximum=60.0)
     bounded = [plan(lambda _, wish=wish: wish, reward_range=admissible) for wish in (1.0, 7, np.float32(61.0))]
-    assert [held.reward_micro for held in bounded] == [2 * MICRO, 7 * MICRO, 60 * MICRO]
-    assert [held.bound for held in bounded[::2]] == [RewardBound.RANGE_MINIMUM, RewardBound.RANGE_MAXIMUM]
+    assert [planned.reward_micro for planned in bounded] == [2 * MICRO, 7 * MICRO, 60 * MICRO]
+    assert [planned.bound for planned in bounded[::2]] == [RewardBound.RANGE_MINIMUM, RewardBound.RANGE_MAXIMUM]
     dear = plan(lambda _: 1e300)
     assert (dear.reward_micro, dear.bound) == (100 * MICRO, RewardBound.CEILING)
     assert plan(lambda _: 5.0, left=4 * MICRO).status is PlanStatus.BUDGET_EXHAUSTED

@@ -163,9 +163,9 @@ def test_a_schedule_offers_each_round_its_own_reward_within_the_bounds_of_every_
     admissible = RewardRange(minimum=1.0, maximum=6.0)
     rules: dict[str, Any] = {"policy": RewardPolicy.FIXED, "reward_schedule": schedule, "reward_range": admissible}
     plans = [plan(crowd(0.95, 1.0, 1.05), t, **rules) for t in (1, 2, 3, 20)]
-    assert [held.wished_reward for held in plans] == [3.0, 0.5, 9.0, 4.0]
-    assert [held.reward_micro for held in plans] == [3 * MICRO, 1 * MICRO, 6 * MICRO, 4 * MICRO]
-    assert [held.bound for held in plans[1:3]] == [RewardBound.RANGE_MINIMUM, RewardBound.RANGE_MAXIMUM]
+    assert [planned.wished_reward for planned in plans] == [3.0, 0.5, 9.0, 4.0]
+    assert [planned.reward_micro for planned in plans] == [3 * MICRO, 1 * MICRO, 6 * MICRO, 4 * MICRO]
+    assert [planned.bound for planned in plans[1:3]] == [RewardBound.RANGE_MINIMUM, RewardBound.RANGE_MAXIMUM]
 
 
 def test_without_a_game_every_able_client_trains_without_reward() -> None:
