@@ -12,7 +12,8 @@ BIN := $(VENV)/bin
 PROJECTS := shared server client experiments
 INSTALLED := $(VENV)/.installed
 MANIFESTS := VERSION constraints.txt pyproject.toml $(PROJECTS:%=%/pyproject.toml)
-PARALLEL := -m pytest --numprocesses 2 --dist worksteal
+# Many tests wait for processes: twice as many workers as cores. A file stays on one worker, so its fixtures are made once.
+PARALLEL := -m pytest --numprocesses 4 --dist loadfile
 ALL_TESTS := $(PARALLEL) -m "not long"
 
 .DEFAULT_GOAL := help
