@@ -65,11 +65,13 @@ class UseCases:
     def write(self, work: Callable[[Transaction], Result]) -> Result:
         return self.store.write(work)
 
-    def task(self, *, preset: str = "digits", single_use_codes: int = 0, **overrides: Any) -> "ServedTask":
+    def task(
+        self, *, name: str | None = None, preset: str = "digits", single_use_codes: int = 0, **overrides: Any
+    ) -> "ServedTask":
         """A new task that takes clients; by default its rounds close only when all clients have answered."""
         rounds = NO_TIMEOUTS | overrides.pop("rounds", {})
         spec = task_spec(preset, overrides | {"rounds": rounds})
-        name, now = f"task-{next(self._numbers)}", self.clock.now()
+        name, now = name or f"task-{next(self._numbers)}", self.clock.now()
         model = save_initial_model(self.store.blobs, spec)
         made = self.write(
             lambda tx: create_task(

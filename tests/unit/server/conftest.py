@@ -1,15 +1,14 @@
 """A real store in a temporary folder, a clock that stands still, and the use cases on both."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from qidpfl_server.store.blobs import Blobs
-from qidpfl_server.store.database import migrate, open_engine
+from qidpfl_server.settings import Settings
 from qidpfl_server.store.store import Store
 from support.fakes import FakeClock
+from support.fast_stores import fast_store, migrate_new
 from support.use_cases import UseCases
 
 
@@ -17,18 +16,20 @@ from support.use_cases import UseCases
 def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty database with its tables, made once: each test copies the file."""
     path = tmp_path_factory.mktemp("migrated") / "coordinator.db"
-    engine = open_engine(f"sqlite:///{path}")
-    migrate(engine)
-    engine.dispose()
+    migrate_new(path)
     return path
 
 
 @pytest.fixture
 def store(migrated_database: Path, tmp_path: Path) -> Iterator[Store]:
-    shutil.copyfile(migrated_database, tmp_path / "coordinator.db")
-    store = Store(open_engine(f"sqlite:///{tmp_path / 'coordinator.db'}"), Blobs(tmp_path / "blobs"))
-    yield store
-    store.close()
+    with fast_store(tmp_path / "coordinator.db", tmp_path / "blobs", template=migrated_database) as store:
+        yield store
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """The settings of `store`."""
+    return Settings(state_dir=tmp_path)
 
 
 @pytest.fixture
