@@ -15,7 +15,7 @@ from alembic.util.exc import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from ..errors import DamagedState, StorageFull, StoreBusy
+from ..errors import CoordinatorError, DamagedState, StorageFull, StoreBusy
 
 _BUSY_TIMEOUT_S = 5.0
 _MIGRATIONS = Path(__file__).parent / "migrations"
@@ -93,9 +93,15 @@ def translated_errors() -> Iterator[None]:
 
 
 def translated(error: Exception) -> Exception:
-    """An error of the database driver as `CoordinatorError`; any other error as it is."""
+    """An error of the database driver as `CoordinatorError`, with the original as its cause; any other unchanged."""
     if not isinstance(error, DBAPIError):
         return error
+    found = _coordinator_error(error)
+    found.__cause__ = error
+    return found
+
+
+def _coordinator_error(error: DBAPIError) -> CoordinatorError:
     driver_error = error.orig
     if isinstance(driver_error, sqlite3.Error):
         # The low byte of an extended result code is its primary code. An error of the Python module has no code.
