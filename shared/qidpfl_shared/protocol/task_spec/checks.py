@@ -43,15 +43,17 @@ def _check_game(spec: TaskParts) -> None:
         raise _refuse(ErrorCode.REWARD_RANGE_REQUIRED, f"policy {game.policy} needs a reward range")
     given = [rewards for rewards in (game.fixed_reward_micro, game.reward_schedule_micro) if rewards is not None]
     if len(given) != (game.policy == RewardPolicy.FIXED):
-        message = "fixed_reward_micro or reward_schedule_micro belongs to policy fixed, and it needs one of them"
+        message = "policy fixed needs either fixed_reward_micro or reward_schedule_micro; other policies accept neither"
         raise _refuse(ErrorCode.REWARD_REQUIRED, message)
     if game.reward_schedule_micro is not None and len(game.reward_schedule_micro) != game.horizon:
         message = f"reward_schedule_micro must have one reward for each of the {game.horizon} rounds"
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
     if (game.policy == RewardPolicy.OWN) != (game.own_rules is not None):
-        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "game.own_rules belongs to policy own, and it needs it")
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "policy own needs game.own_rules; other policies do not accept it")
     if game.policy != RewardPolicy.NONE and not noise:
-        raise _refuse(ErrorCode.PAID_WITHOUT_NOISE, f"policy {game.policy} pays for budgets, which need noise")
+        raise _refuse(
+            ErrorCode.PAID_WITHOUT_NOISE, f"policy {game.policy} pays for privacy budgets: switch the noise on"
+        )
     if game.policy == RewardPolicy.NONE and noise:
         raise _refuse(ErrorCode.NOISE_WITHOUT_BUDGET, "policy none has no budgets: switch the noise off")
     if game.reward_range is not None and game.reward_range.minimum_micro > game.reward_range.maximum_micro:
@@ -78,7 +80,9 @@ def _check_mechanism(spec: TaskParts) -> None:
 def _check_selection(spec: TaskParts) -> None:
     weights = spec.selection.reference_weights
     if (spec.selection.reference == "given") != (weights is not None):
-        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "reference_weights belong to reference given, and it needs them")
+        raise _refuse(
+            ErrorCode.INCONSISTENT_SPEC, "reference given needs reference_weights; other references do not accept them"
+        )
     if weights is not None and (len(weights) != spec.workload.labels or not 0 < math.fsum(weights) < math.inf):
         message = f"reference_weights must be {spec.workload.labels} numbers with a positive sum"
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
@@ -89,14 +93,16 @@ def _check_selection_rule(spec: TaskParts) -> None:
     chosen = spec.selection
     for field in (chosen.random_clients, chosen.seed):
         if (chosen.rule is SelectionRule.RANDOM) != (field is not None):
-            message = "random_clients and selection.seed belong to rule random, and it needs both"
+            message = "rule random needs random_clients and selection.seed; other rules do not accept them"
             raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
     if chosen.random_clients is not None and chosen.random_clients < spec.rounds.min_clients:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "random_clients is below min_clients: no selection could succeed")
     if (chosen.rule is SelectionRule.OWN) != (chosen.own_rules is not None):
-        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "selection.own_rules belongs to rule own, and it needs it")
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "rule own needs selection.own_rules; other rules do not accept it")
     if spec.rounds.late_joiners and chosen.rule in (SelectionRule.RANDOM, SelectionRule.OWN):
-        message = f"rule {chosen.rule} looks at all clients together: late joiners could only be judged alone"
+        message = (
+            f"rule {chosen.rule} compares all clients, so it cannot select late joiners: set late_joiners to false"
+        )
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
 
 
@@ -117,26 +123,28 @@ def _check_bounds(spec: TaskParts) -> None:
     if rounds.expected_clients is not None and rounds.expected_clients < rounds.min_clients:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "expected_clients is below min_clients")
     if spec.game.reward_range is not None and spec.game.reward_range.minimum_micro > bounds.reward_max_micro:
-        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "the reward range begins above reward_max_micro")
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "the minimum of the reward range exceeds reward_max_micro")
     if max(rounds.min_clients, rounds.expected_clients or 0) > bounds.clients_max:
-        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "more clients are expected than clients_max allows")
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "min_clients or expected_clients exceeds clients_max")
 
 
 def _check_partition(spec: TaskParts) -> None:
     partition = spec.workload.partition
     if partition is None:
         if spec.workload != spec.workload.whole:
-            message = "training_records and validation_records are of a testbed, which has a partition"
+            message = "training_records and validation_records need a partition"
             raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
         return
     if (spec.workload.training_records or partition.clients) < partition.clients:
-        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "training_records are fewer than the clients of the partition")
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "training_records is below the number of clients of the partition")
     if partition.concentration is None and partition.kind not in (PartitionKind.IID, PartitionKind.SHARDS):
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, f"partition {partition.kind} needs a concentration")
     ordinals = partition.two_class_ordinals
     if ordinals and partition.kind is not PartitionKind.QUALITY_MIX:
-        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "two_class_ordinals belong to partition quality_mix")
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "two_class_ordinals need partition quality_mix")
     if len(set(ordinals)) != len(ordinals) or any(ordinal >= partition.clients for ordinal in ordinals):
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "two_class_ordinals must be different clients of the partition")
     if max(spec.rounds.min_clients, spec.rounds.expected_clients or 0) > partition.clients:
-        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "more clients are expected than the partition has shards")
+        raise _refuse(
+            ErrorCode.INCONSISTENT_SPEC, "min_clients or expected_clients exceeds the clients of the partition"
+        )
