@@ -12,7 +12,7 @@ from ..results.tables import CellRow, Tables
 from .claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Comparison, Metric, claims_about
 from .conditions import IID, Condition, conditions, finished, for_condition, method_named, methods_in
 from .statistics import Differences, Estimate, differences
-from .verdicts import ClaimRule, Order, Verdict, all_of, judge
+from .verdicts import ClaimRule, Order, Verdict, all_of, verdict_on
 
 _COLUMNS: dict[Metric, Callable[[CellRow], float | None]] = {
     Metric.ACCURACY: lambda cell: None if cell.accuracy is None else 100 * cell.accuracy,
@@ -80,7 +80,7 @@ def finding_of(comparison: Comparison, tables: Tables, condition: Condition) -> 
     effect = measured.estimate
     if effect is None:
         return None
-    here, verdict = for_condition(tables, condition), judge(comparison.rule, measured.values, effect)
+    here, verdict = for_condition(tables, condition), verdict_on(comparison.rule, measured.values, effect)
     remarks = (
         *_remarks_on_rule(comparison.rule, measured, effect, verdict),
         *_remarks_on_clients(comparison, here.cells),

@@ -54,7 +54,7 @@ class ClaimRule:
             raise ValueError("methods cannot be alike by construction")
 
 
-def judge(rule: ClaimRule, values: Sequence[float], effect: Estimate) -> Verdict:
+def verdict_on(rule: ClaimRule, values: Sequence[float], effect: Estimate) -> Verdict:
     """The verdict from the differences of all seeds and their mean."""
     if rule.order is Order.ALIKE:
         return _alike(rule.amount, effect)

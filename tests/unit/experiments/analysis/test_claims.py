@@ -10,7 +10,7 @@ import pytest
 from qidpfl_experiments.analysis.claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Metric
 from qidpfl_experiments.analysis.evaluate import Finding, Outcome, outcomes, write_claims
 from qidpfl_experiments.analysis.statistics import estimate
-from qidpfl_experiments.analysis.verdicts import ClaimRule, Order, Verdict, all_of, judge
+from qidpfl_experiments.analysis.verdicts import ClaimRule, Order, Verdict, all_of, verdict_on
 from qidpfl_experiments.methods import BY_NAME
 from qidpfl_experiments.results.tables import CellRow, Tables
 from support.synthetic_results import CLIENTS, DISCOUNT, ROUNDS, cell, cells, results
@@ -25,7 +25,7 @@ HOLDS, FAILS, TRIVIAL, OPEN = Verdict.HOLDS, Verdict.DOES_NOT_HOLD, Verdict.TRIV
 def judged(rule: ClaimRule, values: Sequence[float]) -> Verdict:
     effect = estimate(values)
     assert effect is not None
-    return judge(rule, values, effect)
+    return verdict_on(rule, values, effect)
 
 
 @pytest.mark.parametrize(
