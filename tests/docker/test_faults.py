@@ -19,7 +19,7 @@ OVERRIDES = {"rounds": NO_TIMEOUTS | {"expected_clients": 5}}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Story:
+class FaultRun:
     """A task that has ended, what was seen of it on the way, and what its clients have written down."""
 
     testbed: Testbed
@@ -41,7 +41,7 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(images: None, project: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+def run(images: None, project: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultRun]:
     results = tmp_path_factory.mktemp("results")
     results.chmod(0o777)
     settings = {"TESTBED_OVERRIDES": json.dumps(OVERRIDES), "TESTBED_RESULTS": str(results)}
@@ -55,7 +55,7 @@ def story(images: None, project: str, tmp_path_factory: pytest.TempPathFactory) 
         writes = {client.name: client.inside("touch", "/written", check=False) for client in (coordinator, *clients)}
         audit, stopped = break_everything(testbed, coordinator, selected, refused)
         wait_for_the_end(testbed, "coordinator", "client")
-        yield Story(
+        yield FaultRun(
             testbed=testbed,
             results=results,
             audit_in_mid_round=audit,
@@ -126,64 +126,64 @@ def ledger_of(client: Container, folder: Path) -> JournalLedger:
         return read_ledger(journal)
 
 
-def test_the_task_finishes_whatever_is_killed_stopped_or_cut_off_in_mid_round(story: Story) -> None:
-    assert story.stopped == (137, 137, 0)
-    task = json.loads((story.results / "testbed" / "task.json").read_text())
+def test_the_task_finishes_whatever_is_killed_stopped_or_cut_off_in_mid_round(run: FaultRun) -> None:
+    assert run.stopped == (137, 137, 0)
+    task = json.loads((run.results / "testbed" / "task.json").read_text())
     assert (task["state"], task["reason"], task["settled_rounds"]) == ("finished", "horizon_reached", 20)
-    ended = [story.testbed.one("coordinator"), *story.clients]
+    ended = [run.testbed.one("coordinator"), *run.clients]
     assert [container.exit_code() for container in ended] == [0] * 6
     assert sum(container.inspect()["RestartCount"] for container in ended) == 1
 
 
-def test_the_model_has_learnt(story: Story) -> None:
-    accuracies = [float(row["accuracy"]) for row in story.table("rounds")]
+def test_the_model_has_learnt(run: FaultRun) -> None:
+    accuracies = [float(row["accuracy"]) for row in run.table("rounds")]
     assert accuracies[-1] > 0.6 and accuracies[-1] > accuracies[0]
 
 
-def test_nobody_missed_a_round(story: Story) -> None:
-    delivered = Counter(row["ordinal"] for row in story.table("budgets") if row["delivered"] == "true")
+def test_nobody_missed_a_round(run: FaultRun) -> None:
+    delivered = Counter(row["ordinal"] for row in run.table("budgets") if row["delivered"] == "true")
     assert len(delivered) == 4 and set(delivered.values()) == {20}
 
 
-def test_every_micro_unit_is_paid_or_kept_and_arrives(story: Story) -> None:
+def test_every_micro_unit_is_paid_or_kept_and_arrives(run: FaultRun) -> None:
     paid: Counter[str] = Counter()
-    for row in story.table("payments"):
+    for row in run.table("payments"):
         paid[row["round_number"]] += int(row["amount_micro"])
-    for row in story.table("rounds"):
+    for row in run.table("rounds"):
         assert paid[row["round_number"]] + int(row["kept_micro"]) == int(row["reward_micro"])
-    assert sum(ledger.earned_micro for ledger in story.ledgers) == paid.total()
+    assert sum(ledger.earned_micro for ledger in run.ledgers) == paid.total()
 
 
-def test_clients_and_coordinator_have_written_down_the_same_releases(story: Story) -> None:
-    theirs = Counter((row["release"], float(row["rho"]), row["digest"] or None) for row in story.table("ledgers"))
-    ours = Counter((entry.release, entry.rho, entry.digest) for ledger in story.ledgers for entry in ledger.entries)
+def test_clients_and_coordinator_have_written_down_the_same_releases(run: FaultRun) -> None:
+    theirs = Counter((row["release"], float(row["rho"]), row["digest"] or None) for row in run.table("ledgers"))
+    ours = Counter((entry.release, entry.rho, entry.digest) for ledger in run.ledgers for entry in ledger.entries)
     assert ours == theirs
 
 
-def test_the_audit_is_clean_in_mid_round_and_afterwards(story: Story) -> None:
-    assert "0 violated" in story.audit_in_mid_round
-    assert "0 violated" in story.testbed.one("coordinator").beside("audit")
+def test_the_audit_is_clean_in_mid_round_and_afterwards(run: FaultRun) -> None:
+    assert "0 violated" in run.audit_in_mid_round
+    assert "0 violated" in run.testbed.one("coordinator").beside("audit")
 
 
-def test_containers_have_no_root_no_capabilities_and_no_writable_root(story: Story) -> None:
-    assert len(story.states) == 6
-    for state in story.states.values():
+def test_containers_have_no_root_no_capabilities_and_no_writable_root(run: FaultRun) -> None:
+    assert len(run.states) == 6
+    for state in run.states.values():
         assert set(state["Uid"].split()) == set(state["Gid"].split()) == {"10001"}
         assert {state[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
         assert state["NoNewPrivs"] == "1"
-    assert all("Read-only file system" in said for said in story.writes.values())
+    assert all("Read-only file system" in said for said in run.writes.values())
 
 
-def test_a_client_has_the_enrolment_code_to_read_and_no_token(story: Story) -> None:
-    for client in story.clients:
+def test_a_client_has_the_enrolment_code_to_read_and_no_token(run: FaultRun) -> None:
+    for client in run.clients:
         mounts = {mount["Destination"]: mount["RW"] for mount in client.inspect()["Mounts"]}
         assert mounts == {"/codes": False, "/journal": True}
-    code_folder = ("docker", "run", "--rm", "--volumes-from", story.clients[0].name, "--entrypoint", "ls")
+    code_folder = ("docker", "run", "--rm", "--volumes-from", run.clients[0].name, "--entrypoint", "ls")
     assert output(*code_folder, "qidpfl-client", "/codes").split() == ["testbed.code"]
 
 
-def test_no_secret_is_in_a_log_or_in_what_the_engine_tells_of_a_container(story: Story) -> None:
-    assert all(len(secret) > 20 for secret in story.secrets)
-    for container in (story.testbed.one("coordinator"), *story.clients):
+def test_no_secret_is_in_a_log_or_in_what_the_engine_tells_of_a_container(run: FaultRun) -> None:
+    assert all(len(secret) > 20 for secret in run.secrets)
+    for container in (run.testbed.one("coordinator"), *run.clients):
         told = container.log() + json.dumps(container.inspect())
-        assert not [secret for secret in story.secrets if secret in told or secret.split(".")[-1] in told]
+        assert not [secret for secret in run.secrets if secret in told or secret.split(".")[-1] in told]

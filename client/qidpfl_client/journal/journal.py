@@ -229,7 +229,7 @@ class Journal:
             entry = replace(entry, release=f"{entry.release}/{entry.digest}")
             if self.entry(entry.task_id, entry.release) is not None:
                 return False
-            self.give_up(known.task_id, known.release)
+            self.mark_unpaid(known.task_id, known.release)
         with self._file.transaction() as database:
             _delete(database, entry, SpendState.FREED, SpendState.RESERVED)
             _put(database, "INSERT INTO entries", _columns(entry))
@@ -254,7 +254,7 @@ class Journal:
         """Cancel a reservation: nothing was sent, and nothing will be."""
         self._update("state = ?", [SpendState.FREED.value], task_id=task_id, release=release)
 
-    def give_up(self, task_id: str, release: str) -> None:
+    def mark_unpaid(self, task_id: str, release: str) -> None:
         """Mark sent bytes that were refused or came too late: spent, but unpaid."""
         self._update("state = ?, payload = NULL", [SpendState.SPENT_UNPAID.value], task_id=task_id, release=release)
 

@@ -233,7 +233,7 @@ class TaskParticipant:
             self._report(f"round {round_number}: the coordinator refused the update: {error}")
             # A round that opens again accepts the same bytes: keep them until the round is over.
             if last_chance or not isinstance(error, RoundClosed):
-                self._journal.give_up(self._api.task_id, release)
+                self._journal.mark_unpaid(self._api.task_id, release)
             return False
         failpoint("client.sent")
         if receipt.digest != entry.digest:

@@ -84,7 +84,7 @@ def test_releases_are_fsynced_at_once_and_receipts_with_the_next_release(path: P
         reserve(journal, entry("round/1"))
         journal.spend("t", "round/1", digest="abc", payload=b"bytes")
         journal.free("t", "round/1")
-        journal.give_up("t", "round/1")
+        journal.mark_unpaid("t", "round/1")
         assert set(syncs) == {"FULL"} and len(syncs) == 7
         journal.remember_offer("t", offer)
         journal.acknowledge("t", "round/1")
@@ -124,7 +124,7 @@ def test_a_refused_or_rejected_update_stays_spent(path: Path) -> None:
         reserve(journal, entry("round/1"), entry("round/2"))
         for release in ("round/1", "round/2"):
             journal.spend("t", release, digest=release, payload=b"bytes")
-        journal.give_up("t", "round/1")
+        journal.mark_unpaid("t", "round/1")
         journal.pay("t", "round/2", 0, accepted=False)
         assert {item.state for item in journal.entries()} == {SpendState.SPENT_UNPAID}
         assert journal.account().spent_rho == 0.2
