@@ -91,7 +91,7 @@ OVERLAYS ?=
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose) \
 	-f docker-compose.yml $(OVERLAYS:%=-f docker-compose.%.yml)
 
-# The folder of the results is made here, and for everybody: the engine would make it for its own user only.
+# Create the results folder here, writable for all users: the engine would create it for its own user only.
 up:  ## coordinator and clients in containers until the task has ended; OVERLAYS="gpu", "mnist", "postgres"
 	@test -d results || mkdir -m 777 results
 	$(COMPOSE) up --build --exit-code-from coordinator

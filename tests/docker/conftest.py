@@ -1,4 +1,4 @@
-"""What all tests with containers share: an engine, or a reason to skip them, and the images."""
+"""Shared by all tests with containers: an engine, or a reason to skip them, and the images."""
 
 import fcntl
 import os

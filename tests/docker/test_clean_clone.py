@@ -1,4 +1,4 @@
-"""From a clean clone: one command to a finished task, with more clients, and nothing left after `down`."""
+"""A clean clone: one command runs a task to its end, and `down` leaves nothing."""
 
 import json
 import os
@@ -17,7 +17,7 @@ SHORT = {"game": {"horizon": 3}, "rounds": NO_TIMEOUTS | {"expected_clients": 8}
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What a clone of this folder would hold."""
+    """The files of a clone of this folder."""
     listed = output("git", "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
     for name in filter(lambda name: (ROOT / name).is_file(), listed):
         target = tmp_path / name
@@ -33,7 +33,7 @@ def test_one_command_leads_to_a_finished_task_and_down_leaves_nothing(images: No
         assert len(re.findall(r"round 3: delivered at rho", said)) == 6
         assert "refused: label distance" in said
 
-        # Not writable for the user of the container: one line says so, and the results can be had all the same.
+        # The user of the container cannot write there: one line says so, and `make results` still copies the results.
         told = [line for line in said.splitlines() if "results_not_written" in line]
         assert len(told) == 1 and "Permission denied" in told[0] and "make results" in told[0]
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Five clients in containers, all kinds of faults in the middle of rounds, and everything that must hold afterwards."""
+"""Five clients in containers: faults of all kinds during rounds, and what must hold afterwards."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ OVERRIDES = {"rounds": NO_TIMEOUTS | {"expected_clients": 5}}
 
 @dataclass(frozen=True, kw_only=True)
 class FaultRun:
-    """A task that has ended, what was seen of it on the way, and what its clients have written down."""
+    """A task that has ended, what was observed while it ran, and the ledgers of its clients."""
 
     testbed: Testbed
     results: Path
@@ -48,7 +48,7 @@ def run(images: None, project: str, tmp_path_factory: pytest.TempPathFactory) ->
     with cleaned_up(Testbed(project, environment=settings)) as testbed:
         testbed.done("up", "-d")
         coordinator, clients = testbed.one("coordinator"), testbed.containers("client")
-        wait_until(lambda: all("label distance" in client.log() for client in clients), "all clients are judged")
+        wait_until(lambda: all("label distance" in client.log() for client in clients), "the selection is made")
         selected = [client for client in clients if "selected: label distance" in client.log()]
         (refused,) = set(clients) - set(selected)
         states = {client.name: status(client) for client in (coordinator, *clients)}
@@ -70,7 +70,7 @@ def run(images: None, project: str, tmp_path_factory: pytest.TempPathFactory) ->
 def break_everything(
     testbed: Testbed, coordinator: Container, selected: list[Container], refused: Container
 ) -> tuple[str, tuple[int | None, ...]]:
-    """Faults, each at a moment when a round is open; an audit in mid-round, and the exit codes of what was stopped."""
+    """Cause each fault while a round is open. Returns an audit from the middle of a round and the exit codes."""
     frozen, killed, cut_off, crashed = selected
     wait_until(lambda: frozen.last_delivered() >= 2, "two rounds are played")
     frozen.do("pause")
@@ -94,7 +94,7 @@ def break_everything(
 
 
 def delivered_by_all(clients: list[Container], *, after: int) -> int:
-    """The round after this one that all of these have delivered and that stays open, because another one has not."""
+    """The next round that all these clients have delivered. It stays open, because another client has not."""
     seen: list[list[int]] = []
 
     def stays() -> bool:
@@ -106,7 +106,7 @@ def delivered_by_all(clients: list[Container], *, after: int) -> int:
 
 
 def status(container: Container) -> dict[str, str]:
-    """What the kernel says of the first process in a container."""
+    """The kernel's status of the first process in a container."""
     lines = container.inside("cat", "/proc/1/status").splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
@@ -120,13 +120,13 @@ def secrets_of(coordinator: Container) -> tuple[str, ...]:
 
 
 def ledger_of(client: Container, folder: Path) -> JournalLedger:
-    """What a client has written down, from a copy of its journal."""
+    """The ledger of a client, from a copy of its journal."""
     output("docker", "cp", f"{client.name}:/journal/.", str(folder))
     with Journal(folder / "journal.sqlite") as journal:
         return read_ledger(journal)
 
 
-def test_the_task_finishes_whatever_is_killed_stopped_or_cut_off_in_mid_round(run: FaultRun) -> None:
+def test_the_task_finishes_although_processes_are_killed_stopped_and_disconnected(run: FaultRun) -> None:
     assert run.stopped == (137, 137, 0)
     task = json.loads((run.results / "testbed" / "task.json").read_text())
     assert (task["state"], task["reason"], task["settled_rounds"]) == ("finished", "horizon_reached", 20)
@@ -140,12 +140,12 @@ def test_the_model_has_learnt(run: FaultRun) -> None:
     assert accuracies[-1] > 0.6 and accuracies[-1] > accuracies[0]
 
 
-def test_nobody_missed_a_round(run: FaultRun) -> None:
+def test_no_client_missed_a_round(run: FaultRun) -> None:
     delivered = Counter(row["ordinal"] for row in run.table("budgets") if row["delivered"] == "true")
     assert len(delivered) == 4 and set(delivered.values()) == {20}
 
 
-def test_every_micro_unit_is_paid_or_kept_and_arrives(run: FaultRun) -> None:
+def test_every_micro_unit_is_paid_or_kept_and_the_clients_count_the_same(run: FaultRun) -> None:
     paid: Counter[str] = Counter()
     for row in run.table("payments"):
         paid[row["round_number"]] += int(row["amount_micro"])
@@ -154,13 +154,13 @@ def test_every_micro_unit_is_paid_or_kept_and_arrives(run: FaultRun) -> None:
     assert sum(ledger.earned_micro for ledger in run.ledgers) == paid.total()
 
 
-def test_clients_and_coordinator_have_written_down_the_same_releases(run: FaultRun) -> None:
+def test_clients_and_coordinator_have_recorded_the_same_releases(run: FaultRun) -> None:
     theirs = Counter((row["release"], float(row["rho"]), row["digest"] or None) for row in run.table("ledgers"))
     ours = Counter((entry.release, entry.rho, entry.digest) for ledger in run.ledgers for entry in ledger.entries)
     assert ours == theirs
 
 
-def test_the_audit_is_clean_in_mid_round_and_afterwards(run: FaultRun) -> None:
+def test_the_audit_is_clean_during_a_round_and_afterwards(run: FaultRun) -> None:
     assert "0 violated" in run.audit_in_mid_round
     assert "0 violated" in run.testbed.one("coordinator").beside("audit")
 
@@ -174,7 +174,7 @@ def test_containers_have_no_root_no_capabilities_and_no_writable_root(run: Fault
     assert all("Read-only file system" in said for said in run.writes.values())
 
 
-def test_a_client_has_the_enrolment_code_to_read_and_no_token(run: FaultRun) -> None:
+def test_a_client_can_read_the_enrolment_code_and_no_token(run: FaultRun) -> None:
     for client in run.clients:
         mounts = {mount["Destination"]: mount["RW"] for mount in client.inspect()["Mounts"]}
         assert mounts == {"/codes": False, "/journal": True}
@@ -182,7 +182,7 @@ def test_a_client_has_the_enrolment_code_to_read_and_no_token(run: FaultRun) -> 
     assert output(*code_folder, "qidpfl-client", "/codes").split() == ["testbed.code"]
 
 
-def test_no_secret_is_in_a_log_or_in_what_the_engine_tells_of_a_container(run: FaultRun) -> None:
+def test_no_secret_is_in_a_log_or_in_the_inspection_of_a_container(run: FaultRun) -> None:
     assert all(len(secret) > 20 for secret in run.secrets)
     for container in (run.testbed.one("coordinator"), *run.clients):
         told = container.log() + json.dumps(container.inspect())

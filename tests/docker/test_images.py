@@ -1,4 +1,4 @@
-"""What is in the images, and what is not."""
+"""The content of the images."""
 
 import json
 
@@ -27,7 +27,7 @@ def python(image: str, code: str) -> str:
 
 @pytest.fixture(autouse=True)
 def built(images: None) -> None:
-    """All tests here look at the images."""
+    """All tests here inspect the images."""
 
 
 def test_the_server_image_is_small_without_evaluation_by_torch() -> None:
@@ -40,7 +40,7 @@ def test_the_client_image_is_small_with_torch_for_the_processor() -> None:
 
 
 @pytest.mark.parametrize(("image", "own", "other"), [(SERVER, "server", "client"), (CLIENT, "client", "server")])
-def test_an_image_has_no_code_of_the_other_side(image: str, own: str, other: str) -> None:
+def test_an_image_has_no_code_of_the_other_component(image: str, own: str, other: str) -> None:
     found = inside(image, "find / -xdev -name 'qidpfl_*' -type d 2>/dev/null; true")
     assert f"/qidpfl_{own}\n" in found and "/qidpfl_shared\n" in found and f"qidpfl_{other}" not in found
 
@@ -51,7 +51,7 @@ def test_the_server_image_has_no_torch() -> None:
 
 
 @pytest.mark.parametrize("image", [SERVER, CLIENT])
-def test_an_image_has_no_tools_to_build_with_and_no_secrets(image: str) -> None:
+def test_an_image_has_no_build_tools_and_no_secrets(image: str) -> None:
     tools = "for tool in gcc cc make git hatchling; do command -v $tool; done; true"
     assert inside(image, tools) == ""
     names = r"-name '*.token' -o -name '*.code' -o -name '.env' -o -name '.git' -o -name '*.sqlite'"
@@ -61,7 +61,7 @@ def test_an_image_has_no_tools_to_build_with_and_no_secrets(image: str) -> None:
 
 
 @pytest.mark.parametrize("image", [SERVER, CLIENT])
-def test_an_image_says_that_it_runs_as_a_user_by_number_and_how_to_see_that_it_is_well(image: str) -> None:
+def test_an_image_runs_as_a_numeric_user_and_has_a_health_check(image: str) -> None:
     settings = json.loads(output("docker", "image", "inspect", image))[0]["Config"]
     assert settings["User"] == "10001:10001"
     assert settings["Healthcheck"]["Test"][:2] == ["CMD", "python"]

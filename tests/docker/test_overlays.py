@@ -1,4 +1,4 @@
-"""Every combination of Compose files can be read, and says what it should."""
+"""Every combination of Compose files is valid, and has the expected settings."""
 
 import re
 from itertools import combinations
@@ -42,7 +42,7 @@ def test_clients_get_the_gpus_and_the_cuda_build_of_torch() -> None:
     assert client["environment"]["QIDPFL_DEVICE"] == "cuda"
 
 
-def test_the_data_are_read_only_for_all_but_who_downloads_them() -> None:
+def test_the_data_are_read_only_for_all_services_but_the_download() -> None:
     services = configured("mnist")
     for name in ("client", "coordinator"):
         assert services[name]["environment"]["QIDPFL_DATA_DIR"] == "/data"

@@ -1,4 +1,4 @@
-"""Two coordinators on one PostgreSQL behind the proxy: either may die in mid-round."""
+"""Two coordinators on one PostgreSQL behind the proxy: either may die during a round."""
 
 import json
 import re
@@ -14,16 +14,16 @@ OVERRIDES = {
     "rounds": {
         **NO_TIMEOUTS,
         "expected_clients": 5,
-        # Who changes to a coordinator that does not know of the round yet may miss it: the others wait for so long.
+        # A client that changes to a coordinator without the round may miss it; the others wait this long.
         "declare_s": 15.0,
         "deliver_s": 15.0,
-        # However many do so on a slow machine, the round is repeated.
+        # If many clients miss it on a slow machine, the round is repeated.
         "max_attempts": 20,
     }
 }
 
 
-def test_a_task_survives_the_death_of_either_coordinator_in_mid_round(
+def test_a_task_survives_the_death_of_either_coordinator_during_a_round(
     images: None, project: str, tmp_path: Path
 ) -> None:
     tmp_path.chmod(0o777)
@@ -36,7 +36,7 @@ def test_a_task_survives_the_death_of_either_coordinator_in_mid_round(
     with cleaned_up(Testbed(project, overlays=("postgres",), environment=settings)) as testbed:
         testbed.done("up", "-d")
         clients = testbed.containers("client")
-        wait_until(lambda: all("label distance" in client.log() for client in clients), "all clients are judged")
+        wait_until(lambda: all("label distance" in client.log() for client in clients), "the selection is made")
         frozen = next(client for client in clients if "selected: label distance" in client.log())
         outlive(testbed.one("coordinator-2"), frozen)
         outlive(testbed.one("coordinator"), frozen)
@@ -54,7 +54,7 @@ def test_a_task_survives_the_death_of_either_coordinator_in_mid_round(
 
 
 def outlive(coordinator: Container, frozen: Container) -> None:
-    """Kill a coordinator while a round is open, play on without it, and start it again."""
+    """Kill a coordinator while a round is open, continue without it, and start it again."""
     wait_until(lambda: is_healthy(coordinator), "it is ready")
     frozen.do("pause")
     coordinator.do("kill")

@@ -1,4 +1,4 @@
-"""A testbed in containers for tests: started, broken and looked into with the engine's own commands."""
+"""A testbed in containers: tests start, break and inspect it with the commands of the engine."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from typing import Any
 ROOT = Path(__file__).parent.parent.parent
 # An image with PostgreSQL and the proxy from Debian's packages.
 DEBIAN = "qidpfl-test-debian"
-# Long enough for every fault on a slow machine: all are waited for, and nobody stays away.
+# Long enough for every fault on a slow machine: each round waits for all clients, and all of them come.
 NO_TIMEOUTS = {"quiet_s": 600.0, "enrolment_window_s": 600.0, "declare_s": 600.0, "deliver_s": 600.0}
 
 
 def missing() -> str | None:
-    """Why there can be no containers here, or None."""
+    """Why containers cannot run here, or None."""
     if shutil.which("docker") is None:
         return "there is no docker here"
     if subprocess.run(["docker", "info"], capture_output=True).returncode != 0:
@@ -33,12 +33,12 @@ def missing() -> str | None:
 
 @cache
 def has_plugin() -> bool:
-    """Whether Compose is a part of docker, not a program of its own."""
+    """Whether Compose is a subcommand of docker, not a separate program."""
     return subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0
 
 
 def output(*command: str, check: bool = True, timeout_s: float = 300) -> str:
-    """What a command prints, on both of its streams."""
+    """The output of a command, from both of its streams."""
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s, cwd=ROOT
     )
@@ -47,7 +47,7 @@ def output(*command: str, check: bool = True, timeout_s: float = 300) -> str:
 
 
 def wait_until(condition: Callable[[], bool], what: str, *, seconds: float = 600) -> None:
-    """Look again and again; fail if it takes far too long."""
+    """Poll a condition; fail after a long timeout."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds:g} s in vain until {what}"
@@ -64,7 +64,7 @@ class Container:
         return dict(self.inspect()["State"])
 
     def exit_code(self) -> int | None:
-        """How it has ended; None while it runs or is about to be started again."""
+        """The exit code; None while it runs or is about to restart."""
         state = self.state()
         return int(state["ExitCode"]) if state["Status"] == "exited" else None
 
@@ -76,7 +76,7 @@ class Container:
         return output("docker", "logs", self.name)
 
     def inside(self, *command: str, check: bool = True) -> str:
-        """What a command prints that runs in this container."""
+        """The output of a command in this container."""
         return output("docker", "exec", self.name, *command, check=check)
 
     def do(self, verb: str) -> None:
@@ -84,16 +84,16 @@ class Container:
         output("docker", verb, self.name)
 
     def beside(self, *command: str) -> str:
-        """What a command of the same image prints about the volumes of this container, which need not run."""
+        """The output of a command of the same image on the volumes of this container, which need not run."""
         image = self.inspect()["Config"]["Image"]
         return output("docker", "run", "--rm", "--volumes-from", self.name, image, *command)
 
     def crash(self) -> None:
-        """Kill what runs in it as a fault would: the engine does not know that somebody wanted it."""
+        """Kill its process without the engine, which therefore treats it as a crash."""
         self.inside("sh", "-c", "kill -9 $(cat /proc/1/task/1/children)", check=False)
 
     def last_delivered(self) -> int:
-        """The round that this client has delivered last; 0 if none."""
+        """The last round that this client has delivered; 0 if none."""
         return max(map(int, re.findall(r"round (\d+): delivered", self.log())), default=0)
 
 
@@ -123,7 +123,7 @@ class Testbed:
         )
 
     def done(self, *arguments: str, timeout_s: float = 1800) -> str:
-        """What Compose prints when all goes well."""
+        """The output of a Compose command that succeeds."""
         ended = self.compose(*arguments, timeout_s=timeout_s)
         assert ended.returncode == 0, f"{arguments} ended with {ended.returncode}: {ended.stdout}{ended.stderr}"
         return ended.stdout
@@ -144,7 +144,7 @@ class Testbed:
         return {mount["Name"] for mount in mounts if mount["Type"] == "volume"}
 
     def leftovers(self) -> list[str]:
-        """What is there of this project."""
+        """All objects of this project."""
         label = f"--filter=label=com.docker.compose.project={self.project}"
         lists = (("ps", "-aq"), ("volume", "ls", "-q"), ("network", "ls", "-q"))
         return [name for command in lists for name in output("docker", *command, label).split()]
@@ -152,7 +152,7 @@ class Testbed:
 
 @contextmanager
 def cleaned_up(testbed: Testbed) -> Iterator[Testbed]:
-    """A testbed that is removed whatever happens; what its containers said is shown if something went wrong."""
+    """A testbed that is always removed; the logs of its containers are shown if the test fails."""
     try:
         yield testbed
     except BaseException:

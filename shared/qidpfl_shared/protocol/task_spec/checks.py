@@ -51,9 +51,7 @@ def _check_game(spec: TaskParts) -> None:
     if (game.policy == RewardPolicy.OWN) != (game.own_rules is not None):
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "policy own needs game.own_rules; other policies do not accept it")
     if game.policy != RewardPolicy.NONE and not noise:
-        raise _refuse(
-            ErrorCode.PAID_WITHOUT_NOISE, f"policy {game.policy} pays for privacy budgets: switch the noise on"
-        )
+        raise _refuse(ErrorCode.PAID_WITHOUT_NOISE, f"policy {game.policy} pays for budgets: switch the noise on")
     if game.policy == RewardPolicy.NONE and noise:
         raise _refuse(ErrorCode.NOISE_WITHOUT_BUDGET, "policy none has no budgets: switch the noise off")
     if game.reward_range is not None and game.reward_range.minimum_micro > game.reward_range.maximum_micro:
@@ -100,9 +98,7 @@ def _check_selection_rule(spec: TaskParts) -> None:
     if (chosen.rule is SelectionRule.OWN) != (chosen.own_rules is not None):
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "rule own needs selection.own_rules; other rules do not accept it")
     if spec.rounds.late_joiners and chosen.rule in (SelectionRule.RANDOM, SelectionRule.OWN):
-        message = (
-            f"rule {chosen.rule} compares all clients, so it cannot select late joiners: set late_joiners to false"
-        )
+        message = f"rule {chosen.rule} compares all clients and cannot select late joiners: switch late_joiners off"
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
 
 
@@ -145,6 +141,4 @@ def _check_partition(spec: TaskParts) -> None:
     if len(set(ordinals)) != len(ordinals) or any(ordinal >= partition.clients for ordinal in ordinals):
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "two_class_ordinals must be different clients of the partition")
     if max(spec.rounds.min_clients, spec.rounds.expected_clients or 0) > partition.clients:
-        raise _refuse(
-            ErrorCode.INCONSISTENT_SPEC, "min_clients or expected_clients exceeds the clients of the partition"
-        )
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "min_clients or expected_clients exceeds partition.clients")
