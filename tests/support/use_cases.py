@@ -10,6 +10,7 @@ import numpy as np
 
 from qidpfl_server.audit import audit
 from qidpfl_server.domain import Client, Round, Task
+from qidpfl_server.plugins.rules import NO_RULES, RuleRegistry
 from qidpfl_server.service.enrolment import enrol, leave, store_profile
 from qidpfl_server.service.evaluation import Evaluator
 from qidpfl_server.service.planning import mark_coming_back
@@ -66,11 +67,17 @@ class UseCases:
         return self.store.write(work)
 
     def task(
-        self, *, name: str | None = None, preset: str = "digits", single_use_codes: int = 0, **overrides: Any
+        self,
+        *,
+        name: str | None = None,
+        preset: str = "digits",
+        single_use_codes: int = 0,
+        rules: RuleRegistry = NO_RULES,
+        **overrides: Any,
     ) -> "ServedTask":
         """A new task that takes clients; by default its rounds close only when all clients have answered."""
         rounds = NO_TIMEOUTS | overrides.pop("rounds", {})
-        spec = task_spec(preset, overrides | {"rounds": rounds})
+        spec = task_spec(preset, overrides | {"rounds": rounds}, rules)
         name, now = name or f"task-{next(self._numbers)}", self.clock.now()
         model = save_initial_model(self.store.blobs, spec)
         made = self.write(

@@ -78,19 +78,6 @@ def test_export_leaves_a_folder_with_files_alone_unless_forced(finished: Path, t
     assert {"notes.txt", "rounds.csv"} <= files(tmp_path)
 
 
-def test_export_of_an_open_round_shows_nobodys_budget(tmp_path: Path) -> None:
-    task_id, code = create(tmp_path / "state", "open")
-    with running(tmp_path / "state") as coordinator:
-        clients = join(coordinator, task_id, code)
-        offer = clients[0].poll()
-        assert offer is not None
-        clients[0].play(offer["round"])
-        output("export", "open", "--out", tmp_path / "out", "--state-dir", tmp_path / "state")
-    assert [row["state"] for row in rows(tmp_path / "out" / "rounds.csv")] == ["open"]
-    assert rows(tmp_path / "out" / "budgets.csv") == []
-    assert {row["release"] for row in rows(tmp_path / "out" / "ledgers.csv")} == {"histogram"}
-
-
 # --- backup ----------------------------------------------------------------------------------------------------------
 
 
@@ -121,30 +108,6 @@ def test_backups_of_a_live_store_pass_the_audit_and_can_be_served(tmp_path: Path
         play_to_the_end(resumed)
         assert listed(copies[0]) == {"running": ("finished", "12/12")}
         assert "0 violated" in restored.audit()
-
-
-@pytest.mark.parametrize(("arguments", "linked"), [((), True), (("--copy",), False)])
-def test_a_backup_holds_every_blob_as_a_link_or_as_a_copy(
-    finished: Path, tmp_path: Path, arguments: tuple[str, ...], linked: bool
-) -> None:
-    copy = tmp_path / "copy"
-    # Pytest's folders are all on one file system, so that a link is possible.
-    output("backup", "--out", copy, "--state-dir", finished, *arguments)
-    assert "0 violated" in output("audit", "--state-dir", copy)
-    # Two models with their momenta, the start, and three updates in each of two rounds.
-    blobs = sorted((copy / "blobs" / "objects").iterdir())
-    assert len(blobs) == 2 * 2 + 1 + 2 * 3
-    assert {blob.stat().st_nlink > 1 for blob in blobs} == {linked}
-    assert {"coordinator.db", "blobs", "admin.token", "viewer.token"} == files(copy)
-    assert (copy / "admin.token").stat().st_mode & 0o777 == 0o600 and copy.stat().st_mode & 0o777 == 0o700
-
-
-def test_a_backup_never_goes_into_a_folder_with_files(finished: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    refused = server_command("backup", "--out", tmp_path, "--state-dir", finished)
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr == f"qidpfl-server: {tmp_path} exists and is not an empty folder: name a new one\n"
-    assert files(tmp_path) == {"notes.txt"}
 
 
 def test_a_backup_ignores_where_the_environment_says_the_store_is_when_it_makes_its_copy(

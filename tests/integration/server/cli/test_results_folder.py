@@ -92,33 +92,6 @@ def test_results_are_complete_before_anybody_can_see_the_end(settings: Settings,
     assert state_for_others(settings) == "finished"
 
 
-def test_what_others_have_ended_is_written_once_somebody_looks(settings: Settings, tmp_path: Path) -> None:
-    results = AutoExport(tmp_path / "results")
-    with opened_store(settings) as store:
-        store.read(results.write_missing)
-        assert not (tmp_path / "results").exists()
-        store.write(ending)
-        store.read(results.write_missing)
-    assert json.loads((tmp_path / "results" / "mine" / "task.json").read_text())["state"] == "finished"
-
-
-def test_a_folder_that_cannot_be_written_does_not_keep_a_task_from_ending(settings: Settings, tmp_path: Path) -> None:
-    (tmp_path / "results").write_text("not a folder")
-    with opened_store(settings) as store:
-        store.before_commit(AutoExport(tmp_path / "results").write_ended)
-        store.write(ending)
-    assert state_for_others(settings) == "finished"
-
-
-def test_whoever_may_change_the_folder_may_change_what_is_in_it(settings: Settings, tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results").chmod(0o777)
-    with opened_store(settings) as store:
-        store.before_commit(AutoExport(tmp_path / "results").write_ended)
-        store.write(ending)
-    assert (tmp_path / "results" / "mine").stat().st_mode & 0o777 == 0o777
-
-
 def test_serve_writes_the_results_of_a_task_and_ends_with_0(tmp_path: Path) -> None:
     folders = ("--code-dir", str(tmp_path / "codes"), "--results-dir", str(tmp_path / "results"))
     with running(tmp_path / "state", arguments=(*DIGITS, *folders)) as coordinator:

@@ -1,5 +1,8 @@
 """Tasks: create, give a first model, start and stop."""
 
+import hashlib
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -133,3 +136,16 @@ def test_stopping_voids_a_round_that_has_too_few_updates(cases: UseCases) -> Non
     assert first.entry().state == "spent_unpaid"
     assert first.upload().client_id == first.client_id
     assert cases.violations() == []
+
+
+def test_a_stopped_task_that_lost_an_update_fails_with_a_reason_that_names_no_folder(
+    cases: UseCases, tmp_path: Path
+) -> None:
+    task, clients = cases.training(rounds={"min_clients": 2, "min_updates": 2})
+    for client in clients[:2]:
+        client.play()
+    digest = hashlib.sha256(clients[0].update()).hexdigest()
+    (tmp_path / "blobs" / "objects" / digest).unlink()
+    task.stop()
+    assert task.now.state is TaskState.FAILED
+    assert task.now.reason == f"state_damaged: blob {digest} is missing from the blob folder"

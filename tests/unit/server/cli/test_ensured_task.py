@@ -1,0 +1,61 @@
+"""`serve --preset`: its task is created once, and its enrolment code survives a crash and a second server."""
+
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from qidpfl_server.cli import app as commands
+from qidpfl_server.cli.serve import ensure_task
+from qidpfl_server.identifiers import hash_secret
+from qidpfl_server.ops.open_store import opened_store
+from qidpfl_server.ops.tokens import create_private
+from qidpfl_server.service.tasks import task_spec
+from qidpfl_server.settings import Settings
+
+SPEC = task_spec("digits", {})
+
+
+def ensured(settings: Settings, folder: Path) -> list[str]:
+    """Make the task `mine`; the files of codes there are then, the first of which has to open it."""
+    with opened_store(settings, create=True) as store:
+        commands._ensure(settings, store, "mine", "digits", SPEC)
+        code = (folder / "mine.code").read_text().strip()
+        assert store.read(lambda tx: tx.tasks.task_of_code(hash_secret(code))) == code.split(".")[0]
+    return sorted(path.name for path in folder.iterdir() if "code" in path.name)
+
+
+def test_a_coordinator_that_comes_second_leaves_the_code_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(state_dir=tmp_path)
+    others: list[list[str]] = []
+
+    def overtaken(path: Path, code: str) -> bool:
+        monkeypatch.undo()
+        others.append(ensured(settings, tmp_path))
+        return create_private(path, code)
+
+    monkeypatch.setattr(commands, "create_private", overtaken)
+    assert ensured(settings, tmp_path) == ["mine.code"]
+    assert others == [["mine.code"]]
+
+
+def test_a_code_that_was_written_down_before_a_crash_is_found_again(tmp_path: Path) -> None:
+    settings = Settings(state_dir=tmp_path)
+    ensured(settings, tmp_path)
+    (tmp_path / "mine.code").rename(tmp_path / "mine.code~1")
+    (tmp_path / "mine.code~2").write_text("task.of-a-task-that-was-never-made\n")
+    (tmp_path / "mine.code.code").write_text("of another task\n")
+    assert ensured(settings, tmp_path) == ["mine.code", "mine.code.code"]
+
+
+def test_a_task_that_is_there_with_another_spec_stays_and_is_mentioned(tmp_path: Path) -> None:
+    other = task_spec("digits", {"game": {"horizon": 3}})
+    settings = Settings(state_dir=tmp_path)
+    ensured(settings, tmp_path)
+    with opened_store(settings) as store:
+        for spec, said in ((SPEC, []), (other, ["task_differs"])):
+            with capture_logs() as logs:
+                assert not ensure_task(store, name="mine", preset_name="digits", spec=spec, write_down=pytest.fail)
+            assert [line["event"] for line in logs] == said
