@@ -1,4 +1,4 @@
-"""Clients that come to a round at the same time are served as if they came one after the other, on both stores."""
+"""A batch of requests gets the same answers as the requests one after the other, on both stores."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -92,7 +92,7 @@ def stage(store_url: str, tmp_path: Path) -> Iterator[Stage]:
     store.close()
 
 
-def test_equal_bytes_of_two_clients_that_come_together_are_taken_once(stage: Stage) -> None:
+def test_equal_bytes_of_two_clients_in_one_batch_are_accepted_once(stage: Stage) -> None:
     first, second, _ = stage.clients
     stage.declare(*((client, Declaration(rho=0.05)) for client in stage.clients))
     outcomes = stage.deliver(stage.staged(first, b"same"), stage.staged(second, b"same"))
@@ -112,7 +112,7 @@ def test_a_client_that_sends_twice_at_once_gets_one_receipt_for_the_same_bytes_a
     assert stage.recorded() == {client: sent[0].digest}
 
 
-def test_refused_uploads_harm_nobody_they_come_with(stage: Stage) -> None:
+def test_refused_uploads_do_not_affect_the_others_of_their_batch(stage: Stage) -> None:
     good, silent, gone = stage.clients
     stage.declare((good, Declaration(rho=0.05)), (gone, Declaration(rho=0.05)))
     broken = stage.staged(gone, b"gone")
@@ -125,7 +125,7 @@ def test_refused_uploads_harm_nobody_they_come_with(stage: Stage) -> None:
     assert stage.store.blobs.get(group[2].digest) == b"good"
 
 
-def test_a_look_up_tells_each_of_a_group_its_own_answer(stage: Stage) -> None:
+def test_each_upload_of_a_batch_gets_its_own_answer_before_its_body(stage: Stage) -> None:
     known, new, silent = stage.clients
     stage.declare((known, Declaration(rho=0.05)), (new, Declaration(rho=0.05)))
     sent = stage.staged(known, b"known")
@@ -160,7 +160,7 @@ def test_a_task_is_announced_only_by_the_group_that_completes_its_round(stage: S
     assert stage.told[-1] == {TASK}
 
 
-def test_an_unwritten_blob_leaves_nothing_and_an_unpublished_one_neither(stage: Stage, tmp_path: Path) -> None:
+def test_unwritten_and_unpublished_blobs_leave_nothing(stage: Stage, tmp_path: Path) -> None:
     with stage.store.blobs.stage():
         pass
     with stage.store.blobs.stage() as blob:
@@ -173,7 +173,7 @@ def announced(client: str, digest: str = "f" * 64) -> Delivery:
 
 
 def discard(blob: StagedBlob) -> None:
-    """What becomes of a staged blob when its sender has gone."""
+    """The remaining files of a staged blob whose sender has disconnected."""
     with blob:
         pass
 

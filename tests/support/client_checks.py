@@ -18,7 +18,7 @@ _SENT = (SpendState.SPENT, SpendState.SPENT_UNPAID)
 
 
 def client_violations(coordinator: Coordinator, proxy: RecordingProxy, path: Path, task_id: str) -> list[str]:
-    """Everything that is wrong with a client of a task, seen from its journal, its coordinator and the way between."""
+    """All faults of a client of a task, found in its journal, at its coordinator and in the traffic between them."""
     with Journal(path, read_only=True) as journal, httpx.Client(base_url=coordinator.url, timeout=60) as http:
         membership = journal.membership(task_id)
         assert membership is not None
@@ -43,7 +43,7 @@ def _audited(coordinator: Coordinator) -> Iterator[str]:
 
 
 def _passed(proxy: RecordingProxy, task_id: str, own: dict[str, Entry]) -> Iterator[str]:
-    """Whatever passed for a round is one and the same update, and the journal knows it."""
+    """All uploads for one round are the same update, and the journal has it."""
     by_round: dict[str, set[str]] = {}
     for (path, _), digests in proxy.digests.items():
         if f"/tasks/{task_id}/" in path:
@@ -61,7 +61,7 @@ def _passed(proxy: RecordingProxy, task_id: str, own: dict[str, Entry]) -> Itera
 
 
 def _compared(theirs: Ledger, own: dict[str, Entry]) -> Iterator[str]:
-    """Entry by entry the journal has charged at least what the coordinator has seen, and knows what was paid."""
+    """Each entry of the journal has charged at least what the coordinator has seen, and has the payment."""
     for seen in theirs.entries:
         entry = own.get(seen.release)
         if seen.state in _SENT and (entry is None or entry.state not in _SENT or entry.digest != seen.digest):

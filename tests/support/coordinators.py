@@ -33,7 +33,7 @@ NO_TIMEOUTS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolm
 
 @dataclass
 class Coordinator:
-    """A coordinator in a process of its own, on a free port; `sabotage` breaks it on purpose."""
+    """A coordinator in a separate process on a free port; `sabotage` breaks it on purpose."""
 
     state_dir: Path
     store_url: str | None = None
@@ -153,9 +153,9 @@ class ScriptedClient:
     sent: dict[int, bytes] = field(default_factory=dict)
     client_id: str = ""
     unanswered: dict[str, Any] | None = None
-    # Where to go on after a lost connection ("" while nobody is there); by default always to `url`.
+    # The address after a lost connection ("" while there is none); by default always `url`.
     locate: Callable[[], str] | None = None
-    # What was promised to this client: digests per round, and the announcements of each round and attempt.
+    # What the server has told this client: digests per round, and the announcements of each round and attempt.
     receipts: dict[int, set[str]] = field(default_factory=dict)
     offers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
@@ -210,7 +210,7 @@ class ScriptedClient:
         return answer
 
     def play(self, offer: dict[str, Any]) -> None:
-        """Answer one round, whatever of it was already done."""
+        """Answer one round. Steps that were already done may be repeated."""
         if offer["standing"] == "invited":
             self.declare(offer).raise_for_status()
             self.unanswered = offer
@@ -266,7 +266,7 @@ class WaitingClient(ScriptedClient):
 
 
 def play_to_the_end(clients: list[ScriptedClient]) -> None:
-    """Let them take part, all at once, until the task has ended."""
+    """Let all clients take part at the same time until the task has ended."""
     threads = [threading.Thread(target=client.run) for client in clients]
     for thread in threads:
         thread.start()
@@ -285,7 +285,7 @@ def move_deadline(state_dir: Path, name: str, *, task_id: str | None = None, in_
     with database:
         values = {"moment": moment, "task_id": task_id}
         database.execute(f"update rounds set {moved} where state = 'open' {where}", values)
-        # As another process would: the coordinator looks again, which it does once a second.
+        # As another process would do it: the coordinator checks for such changes once a second.
         database.execute("update pulse set changes = changes + 1")
     database.close()
 
@@ -303,7 +303,7 @@ def connected(coordinator: Coordinator) -> Iterator[socket.socket]:
 
 
 def until_closed(connection: socket.socket) -> bytes:
-    """Everything that comes before the other side closes; fails if it does not within a minute."""
+    """All bytes until the other side closes; fails if it does not close within a minute."""
     received = b""
     with suppress(ConnectionResetError):
         while piece := connection.recv(65536):

@@ -1,4 +1,4 @@
-"""Workloads of a user's own, as tests name them: `support.custom_workload:Plane`."""
+"""Custom workloads, as tests name them: `support.custom_workload:Plane`."""
 
 from pathlib import Path
 
@@ -49,7 +49,7 @@ class Secretive(Plane):
 
 
 class Moody(Plane):
-    """Its network fails whenever it is asked."""
+    """Its network always fails."""
 
     def network(self) -> nn.Module:
         return _Moody()

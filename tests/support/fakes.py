@@ -1,4 +1,4 @@
-"""Stand-ins for the ports of the server."""
+"""Fakes for the ports of the server."""
 
 from qidpfl_server.clock import SECOND, Micros, seconds
 

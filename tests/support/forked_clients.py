@@ -1,4 +1,4 @@
-"""Clients that start fast: forked from a process that has already imported everything, then on their own."""
+"""Clients that start fast: forked from a process that has already imported everything."""
 
 import multiprocessing
 import os
@@ -25,7 +25,7 @@ _forks.set_forkserver_preload([*PRELOADED, __name__])
 
 @dataclass
 class ForkedClient:
-    """A client on synthetic records in a process of its own; `sabotage` breaks it on purpose."""
+    """A client on synthetic records in a separate process; `sabotage` breaks it on purpose."""
 
     server: str
     code: str
@@ -43,7 +43,7 @@ class ForkedClient:
         return self
 
     def kill(self) -> None:
-        """Kill it, and wait until it is dead, in any thread: its exit code can be read once, which is not done here."""
+        """Kill it and wait until it is dead. Any thread may call this: it does not read the exit code."""
         child = self.child
         assert child is not None
         child.kill()

@@ -30,7 +30,7 @@ def new_task(store: Store) -> Task:
             tx, name="task", preset_name="digits", spec=SPEC, model=model, single_use_codes=0, now=NOW
         )
     )
-    # A code that the test can make up again.
+    # A code that the test can derive again.
     known = hash_secret(f"{created.task.task_id}.code")
     store.write(lambda tx: tx.tasks.add_code(created.task.task_id, known, single_use=False))
     return created.task
@@ -91,7 +91,7 @@ def kinds(store: Store, task_id: str) -> list[str]:
 
 
 def at_once(things: list[Any], work: Callable[[Any], Any]) -> list[Any]:
-    """Do the same with each thing in a thread of its own, all starting together."""
+    """Run the same function for each item in a separate thread, all at the same time."""
     start = threading.Barrier(len(things))
 
     def go(thing: Any) -> Any:

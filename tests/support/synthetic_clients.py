@@ -1,4 +1,4 @@
-"""Records without any torch: a learner whose updates are noise of the declared size, and an enrolment that uses it."""
+"""Records without torch: a learner whose updates are only noise of the declared size, and an enrolment with it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from qidpfl_client.participant.session import ClientContext, Enrolment
 from qidpfl_shared.protocol.task_spec import PrivacySpec, TaskSpec
 from qidpfl_shared.protocol.wire import Vector32
 
-# Whoever is away says so at once; whoever is slow is waited for, and gets nothing twice.
+# A lost connection is reported at once; a slow answer gets 30 seconds, so that no request is repeated.
 FAST_RETRIES = Retries(attempts=2, timeout_s=30.0, wait_initial_s=0.01, wait_max_s=0.05, jitter_s=0.01)
 
 
 @dataclass(frozen=True)
 class SyntheticLearner:
-    """So many records of each label. A release is what remains of a training that learns nothing: the noise."""
+    """A number of records of each label. Training learns nothing, so a release is only noise."""
 
     labels: tuple[int, ...] = (11,) * 10
     fingerprint: str = "some records"
@@ -47,7 +47,7 @@ class SyntheticLearner:
 
 @dataclass(frozen=True)
 class SyntheticData:
-    """Opens the same records for every task and place."""
+    """Opens the same records for every task and ordinal."""
 
     records: SyntheticLearner = SyntheticLearner()
 

@@ -1,4 +1,4 @@
-"""Results that were never measured: tables in which the truth is known, the same every time."""
+"""Synthetic results: tables whose truth is known, the same every time."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ def cell(
     state: str = "finished",
     digest: str = "",
 ) -> CellRow:
-    """One cell of which only what matters is said."""
+    """One cell with default values for all that a test does not name."""
     return CellRow(
         dataset=DATASET,
         partition=partition,
@@ -52,7 +52,7 @@ def cell(
         seed=seed,
         scale="full",
         state=state,
-        reason="" if state == "finished" else "too_few_clients: nobody came",
+        reason="" if state == "finished" else "too_few_clients: no client came",
         clients=CLIENTS,
         selected=selected,
         rounds=ROUNDS,

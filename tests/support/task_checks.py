@@ -1,4 +1,4 @@
-"""What must hold for a task after any fault, seen from outside: audit, receipts, money, announcements."""
+"""What must hold for a task after any fault, checked from outside: audit, receipts, payments, announcements."""
 
 import json
 from collections import Counter
@@ -11,7 +11,7 @@ from support.coordinators import Coordinator, ScriptedClient
 
 
 def violations(coordinator: Coordinator, task_id: str, clients: Sequence[ScriptedClient]) -> list[str]:
-    """Everything that is wrong with a task which should have been played to its end by all clients."""
+    """All faults of a task that all clients should have finished."""
     found = [*_audited(coordinator), *_receipts(coordinator, clients), *_announcements(clients)]
     with coordinator.admin as http:
         return [*found, *_rounds(http, task_id, clients), *_settlements(http, task_id)]
@@ -26,7 +26,7 @@ def _audited(coordinator: Coordinator) -> Iterator[str]:
 
 
 def _receipts(coordinator: Coordinator, clients: Sequence[ScriptedClient]) -> Iterator[str]:
-    """What was acknowledged is there: one digest for each round and client, the same in the client's ledger."""
+    """Each acknowledged update is stored: one digest per round and client, the same in the client's ledger."""
     for client in clients:
         headers = {"Authorization": f"Bearer {client.token}"}
         where = f"{coordinator.url}/v1/tasks/{client.task_id}/clients/me/ledger"
@@ -39,7 +39,7 @@ def _receipts(coordinator: Coordinator, clients: Sequence[ScriptedClient]) -> It
 
 
 def _announcements(clients: Sequence[ScriptedClient]) -> Iterator[str]:
-    """One round and attempt was announced in one way only, before and after a restart."""
+    """Each round and attempt has one announcement, the same before and after a restart."""
     said: dict[str, set[str]] = {}
     for client in clients:
         for attempt, offers in client.offers.items():
@@ -55,7 +55,7 @@ def _terms(offer: dict[str, Any]) -> str:
 
 
 def _rounds(http: httpx.Client, task_id: str, clients: Sequence[ScriptedClient]) -> Iterator[str]:
-    """All rounds are settled, everybody is paid once in each, and no micro-unit is lost."""
+    """All rounds are settled, each client is paid once in each, and no micro-unit is lost."""
     task = http.get(f"/v1/tasks/{task_id}").raise_for_status().json()
     if task["state"] != "finished" or task["settled_rounds"] != task["horizon"]:
         played = f"{task['settled_rounds']} of {task['horizon']} rounds"

@@ -93,7 +93,7 @@ def test_a_settled_round_tells_how_long_its_settlement_and_evaluation_took(store
     assert round_.settlement_s is not None and round_.evaluation_s is not None and round_.settled_at is not None
     assert round_.evaluation_s >= 0.2 and 0 < round_.settlement_s < took_s - 0.2
     assert round_.opened_at == NOW
-    # The round is closed when it is closed, and the next one begins then: nobody's time is taken by the evaluation.
+    # The next round begins when this one is closed, so the evaluation takes none of its time.
     assert NOW + seconds(0.2) <= round_.settled_at <= NOW + seconds(took_s)
     assert following.opened_at == round_.settled_at
     assert following.declare_by == round_.settled_at + seconds(SPEC.rounds.declare_s)
@@ -102,7 +102,7 @@ def test_a_settled_round_tells_how_long_its_settlement_and_evaluation_took(store
 
 
 @pytest.mark.parametrize("evaluator", [None, Slow(scores=False)])
-def test_what_was_not_evaluated_took_no_time_to_evaluate(store: Store, evaluator: Slow | None) -> None:
+def test_a_round_without_evaluation_has_no_evaluation_time(store: Store, evaluator: Slow | None) -> None:
     task_id, _ = delivered_round(store)
     assert settle_if_due(store, task_id, evaluator, NOW)
     (round_, following) = store.read(lambda tx: tx.rounds.of_task(task_id))
@@ -114,7 +114,7 @@ def test_what_was_not_evaluated_took_no_time_to_evaluate(store: Store, evaluator
     assert shown[1] is not None and shown[1].settled_at is None and shown[1].opened_at == shown[0].settled_at
 
 
-def test_of_many_who_settle_a_round_one_does(opened: Open) -> None:
+def test_one_of_many_processes_settles_a_round(opened: Open) -> None:
     task_id, clients = delivered_round(opened())
     stores = [opened() for _ in range(4)]
     assert at_once(stores, lambda store: settle_if_due(store, task_id, None, NOW)).count(True) == 1

@@ -24,7 +24,7 @@ def test_a_task_moves_only_from_the_state_it_is_in(store: Store) -> None:
     assert (task_of(store, task_id).state, task_of(store, task_id).reason) == (TaskState.STOPPED, "enough")
 
 
-def test_of_many_who_change_the_same_state_one_succeeds(opened: Open) -> None:
+def test_one_of_many_processes_changes_the_same_state(opened: Open) -> None:
     task_id = new_task(opened()).task_id
 
     def move(store: Store) -> bool:

@@ -17,7 +17,7 @@ from qidpfl_shared.protocol.messages import TaskState
 from support.store_rows import NOW, Open, at_once, kinds, new_task
 
 
-def test_a_refused_write_leaves_nothing_and_harms_no_neighbour_of_its_commit(store: Store) -> None:
+def test_a_refused_write_leaves_nothing_and_does_not_affect_the_others_of_its_commit(store: Store) -> None:
     task_id = new_task(store).task_id
     told: list[set[str]] = []
     store.on_commit(told.append)
@@ -100,7 +100,7 @@ def test_a_snapshot_shows_one_moment_while_others_write(opened: Open) -> None:
     assert "in-between" in kinds(store, task_id)
 
 
-def test_a_read_does_not_wait_for_whoever_changes_the_task(opened: Open) -> None:
+def test_a_read_does_not_wait_for_a_writer_of_the_task(opened: Open) -> None:
     store, other = opened(), opened()
     task_id = new_task(store).task_id
 
@@ -139,7 +139,7 @@ def test_the_first_counted_changes_of_several_processes_do_not_collide(opened: O
 
 @contextmanager
 def held_up(store: Store) -> Iterator[None]:
-    """Keep the writer busy meanwhile, so that what is written within shares its next commit."""
+    """Keep the writer thread busy, so that all writes inside this block share its next commit."""
     busy, go_on = threading.Event(), threading.Event()
 
     def hold(_: Transaction) -> None:
@@ -150,7 +150,7 @@ def held_up(store: Store) -> Iterator[None]:
         holding = thread.submit(store.write, hold)
         busy.wait(60)
         yield
-        # Time for the threads to hand in their writes; whoever comes later gets a commit of its own.
+        # Time for the threads to submit their writes; a later write gets a separate commit.
         go_on.wait(0.3)
         go_on.set()
         holding.result()

@@ -1,4 +1,4 @@
-"""The client's commands: each mistake is one line, exit code 1, and nothing half-done on either side."""
+"""The client's commands: each mistake is one line with exit code 1, and leaves nothing partial on either side."""
 
 import resource
 import subprocess
@@ -123,7 +123,7 @@ def test_a_wrong_secret_is_one_line_that_does_not_show_it(run: Run, codes: dict[
     assert "missing, wrong or revoked" in line and "a-wrong-secret" not in line
 
 
-def test_a_code_file_that_is_none_is_one_line(run: Run, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_enrolment_code_is_reported_in_one_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     assert "does not contain an enrolment code" in failed_with(
         run(**{"code": "", "code-file": str(tmp_path / "binary")})

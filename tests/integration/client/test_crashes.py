@@ -1,4 +1,4 @@
-"""Kill a client at every named place and on the way of an upload; started again, it releases nothing twice."""
+"""Kill a client at every failpoint and during an upload; after a restart it releases nothing twice."""
 
 import signal
 import threading
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.live
 
 HORIZON = 3
 SCRIPTED = 2
-# Everything here happens when all have answered, nothing because time is over.
+# Every step here happens because all clients have answered, never because of a deadline.
 # An upload that does not fit into the buffers of a connection.
 LARGE = {"workload": {"network": "wide"}, "layout": {"tensors": [{"name": "weight", "shape": [10, 100_000]}]}}
 ONCE = ("client.enrolled", "client.profile_journaled", "client.profile_sent")
@@ -48,7 +48,7 @@ class Scene:
     others_may_deliver: threading.Event
 
     def played_on(self) -> list[str]:
-        """Start the client once more, as it should be, and play to the end; what is wrong then."""
+        """Start the client again without faults, finish the task, and return what is wrong."""
         self.proxy.interfere = lambda _: None
         self.client.failpoint, self.client.sabotage = "", None
         self.client.start()
@@ -97,7 +97,7 @@ def stage(coordinator: Coordinator, tmp_path: Path) -> Iterator[Stage]:
         *(pytest.param(name, 3, marks=pytest.mark.long) for name in EVERY_ROUND),
     ],
 )
-def test_a_client_killed_anywhere_goes_on_where_it_was(name: str, hit: int, stage: Stage) -> None:
+def test_a_client_killed_at_any_failpoint_continues_where_it_was(name: str, hit: int, stage: Stage) -> None:
     scene = stage()
     scene.client.failpoint = f"{name}:{hit}"
     assert scene.client.start().ended_with() == -signal.SIGKILL
@@ -114,7 +114,7 @@ def test_a_client_killed_while_it_uploads_sends_the_same_bytes_again(moment: Mom
     assert [digest for digests in scene.proxy.digests.values() for digest in digests][:2] == 2 * sent
 
 
-def test_a_client_that_nobody_kills_is_found_faultless(stage: Stage) -> None:
+def test_a_client_that_is_not_killed_has_no_fault(stage: Stage) -> None:
     assert stage().played_on() == []
 
 
@@ -122,14 +122,14 @@ def killed_in(scene: Scene, moment: Moment) -> None:
     def kill(now: Moment) -> None:
         if now is moment:
             scene.client.kill()
-            # The connection of the dead goes down as well.
+            # The connection of the killed client is closed too.
             raise ConnectionResetError
 
     scene.proxy.interfere = kill
     assert scene.client.start().ended_with() == -signal.SIGKILL
 
 
-def test_a_client_that_noises_again_is_caught(stage: Stage) -> None:
+def test_a_client_that_draws_its_noise_again_is_caught(stage: Stage) -> None:
     scene = stage()
     scene.client.sabotage = client_faults.noise_again_instead_of_sending_again
     killed_in(scene, Moment.MID_BODY)
@@ -138,14 +138,14 @@ def test_a_client_that_noises_again_is_caught(stage: Stage) -> None:
     assert any("round/1: 2 different updates left" in said for said in scene.violations())
 
 
-def test_a_client_that_writes_down_after_sending_is_caught(stage: Stage) -> None:
+def test_a_client_that_writes_its_journal_after_sending_is_caught(stage: Stage) -> None:
     scene = stage()
     scene.client.sabotage = client_faults.write_down_after_sending
     killed_in(scene, Moment.MID_BODY)
     assert any("round/1: 2 different updates left" in said for said in scene.played_on())
 
 
-def test_a_copy_of_the_journal_that_asks_nobody_is_caught(stage: Stage) -> None:
+def test_a_client_that_trusts_an_old_copy_of_its_journal_is_caught(stage: Stage) -> None:
     scene = stage()
     restore(scene, "client.noised:1", "client.sent:1")
     scene.client.sabotage = client_faults.read_no_ledger_of_the_coordinator
@@ -211,7 +211,7 @@ def test_a_lost_journal_makes_a_new_client_and_no_second_release_of_the_old_one(
     assert scene.client.start().ended_with() == -signal.SIGKILL
     scene.client.journal.unlink()
     scene.client.failpoint = ""
-    # The task is training and takes nobody new: the client ends, and nothing has left.
+    # The task is training and accepts no new client: the client ends and has released nothing.
     assert scene.client.start().ended_with() == 1
     assert "The task does not take new clients now" in scene.client.said
     assert scene.proxy.digests == {}

@@ -1,4 +1,4 @@
-"""A coordinator that lies: the client stops with one line, and neither its ledger nor its records pay for it."""
+"""A coordinator that lies: the client stops with one line, and releases and charges nothing for it."""
 
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def journal(tmp_path: Path) -> Path:
     return tmp_path / "journal.sqlite"
 
 
-def test_an_honest_coordinator_is_played_with_to_the_end(journal: Path) -> None:
+def test_a_task_of_an_honest_coordinator_is_finished(journal: Path) -> None:
     with serving(HostileCoordinator()) as honest:
         ledger = take_part_in(honest, journal)
     assert [entry.release for entry in ledger.entries] == ["histogram", "round/1", "round/2", "round/3"]
@@ -79,7 +79,7 @@ def nothing_but_the_first_round(hostile: HostileCoordinator, ledger: JournalLedg
 @pytest.mark.parametrize(
     "lie", [{"model_digest": "f" * 64}, {"reward_micro": 60_000_000}, {"total": 0.4}, {"attempt": 2, "total": 0.1}]
 )
-def test_a_round_that_is_asked_for_again_in_another_way_is_refused_also_after_a_restart(
+def test_a_changed_announcement_of_a_known_round_is_refused_also_after_a_restart(
     lie: dict[str, Any], journal: Path
 ) -> None:
     with serving(HostileCoordinator(model_lie=b"not yet")) as hostile:
@@ -100,7 +100,7 @@ def test_a_round_of_the_past_is_refused_after_a_restart(journal: Path) -> None:
 
 
 @pytest.mark.parametrize("model", [b"", bytes(650 * 4), bytes(649 * 4), bytes(2000 * 4)])
-def test_a_model_of_other_bytes_is_not_trained_on(model: bytes, journal: Path) -> None:
+def test_a_model_with_another_digest_is_not_used(model: bytes, journal: Path) -> None:
     with serving(HostileCoordinator(model_lie=model, number=2)) as hostile:
         message, ledger = refusal_of(hostile, journal)
     assert "/models/1 is not valid" in message
@@ -109,11 +109,11 @@ def test_a_model_of_other_bytes_is_not_trained_on(model: bytes, journal: Path) -
 
 
 @pytest.mark.parametrize("lie", [{"digest": "f" * 64}, {"round_number": 2}])
-def test_a_receipt_for_other_bytes_is_no_receipt(lie: dict[str, Any], journal: Path) -> None:
+def test_a_receipt_with_another_digest_is_refused(lie: dict[str, Any], journal: Path) -> None:
     with serving(HostileCoordinator(receipt_lie=lie)) as hostile:
         message, ledger = refusal_of(hostile, journal)
         assert "a receipt for another update" in message
-        # The bytes have left: they are charged, kept, and the same are sent again.
+        # The bytes were sent: they are charged and kept, and the client sends the same bytes again.
         assert ledger.entries[1].state is SpendState.SPENT and not ledger.entries[1].acknowledged
         refusal_of(hostile, journal)
     assert len(hostile.received) == 2 and len(set(hostile.received)) == 1
@@ -138,7 +138,7 @@ def test_another_task_than_the_one_shown_is_refused_before_anything_is_released(
     assert ledger.entries == () and hostile.declared == []
 
 
-def test_no_reward_buys_more_than_the_owner_sells(journal: Path) -> None:
+def test_no_reward_makes_a_client_exceed_the_limits_of_its_owner(journal: Path) -> None:
     rich = {number: {"reward_micro": 300_000_000, "total": 5.0} for number in (1, 2, 3)}
     with serving(HostileCoordinator(lies=rich)) as hostile:
         ledger = take_part_in(hostile, journal, Owner(rho_cap=0.2, lifetime_rho=0.4))
@@ -150,7 +150,7 @@ def test_no_reward_buys_more_than_the_owner_sells(journal: Path) -> None:
 ENTRY = {"release": "round/1", "mechanism": "gradient_once", "state": "spent", "rho": 1e-6, "proven_rho": 0.0}
 
 
-def test_a_ledger_that_lies_cannot_lower_what_is_charged(journal: Path) -> None:
+def test_a_false_ledger_cannot_lower_the_charge(journal: Path) -> None:
     with serving(HostileCoordinator(lies={3: {"noise": False}})) as hostile:
         _, before = refusal_of(hostile, journal)
         hostile.ledger = [ENTRY | {"digest": "f" * 64}, ENTRY | {"release": "round/3", "digest": "e" * 64}]
@@ -161,7 +161,7 @@ def test_a_ledger_that_lies_cannot_lower_what_is_charged(journal: Path) -> None:
 
 
 @pytest.mark.parametrize("lie", [{"release": "round/x"}, {"release": "round/1/2"}, {"digest": None}, {"rho": 0.0}])
-def test_a_ledger_that_no_client_could_have_is_refused(lie: dict[str, Any], journal: Path) -> None:
+def test_an_impossible_ledger_is_refused(lie: dict[str, Any], journal: Path) -> None:
     with serving(HostileCoordinator(lies={2: {"noise": False}})) as hostile:
         _, before = refusal_of(hostile, journal)
         hostile.ledger = [ENTRY | {"digest": "f" * 64} | lie]
@@ -169,7 +169,7 @@ def test_a_ledger_that_no_client_could_have_is_refused(lie: dict[str, Any], jour
     assert "which no client releases" in message and after.entries == before.entries
 
 
-def test_a_coordinator_that_turns_the_client_away_is_one_line(journal: Path) -> None:
+def test_a_coordinator_that_refuses_the_client_is_reported_in_one_line(journal: Path) -> None:
     with serving(HostileCoordinator()) as hostile, connect(hostile.url) as http, Journal(journal) as opened:
         stranger = enrolment(http, CODE.replace(TASK, "another-task"), opened)
         with pytest.raises(ClientError) as caught:

@@ -1,4 +1,4 @@
-"""A real client that is stopped, and a coordinator that is away for a while: both go on where they were."""
+"""A real client that is stopped, and a coordinator that is down for a while: both continue where they were."""
 
 import os
 import signal
@@ -58,7 +58,7 @@ def client(server: str, code: str, journal: Path) -> Iterator[RealClient]:
 
 
 @pytest.mark.long
-def test_stops_and_outages_cost_nothing(tmp_path: Path) -> None:
+def test_stops_and_outages_lose_nothing(tmp_path: Path) -> None:
     coordinator = Coordinator(tmp_path / "coordinator")
     journal, may_deliver = tmp_path / "journal.sqlite", threading.Event()
     with coordinator.start(), recording(coordinator.url) as proxy, ThreadPoolExecutor(SCRIPTED) as threads:

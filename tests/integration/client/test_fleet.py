@@ -60,7 +60,7 @@ def journals_of(folder: Path) -> list[Path]:
     ],
     ids=["gradient_once", "noisy_epochs", "update_clip", "bolt_on", "paper_literal", "without noise"],
 )
-def test_every_mechanism_is_played_to_the_end_and_stands_in_the_ledger_as_what_it_is(
+def test_every_mechanism_finishes_a_task_and_is_in_the_ledger_with_its_guarantee(
     coordinator: Coordinator, tmp_path: Path, overrides: dict[str, Any] | None, label: str, proven: bool
 ) -> None:
     changes: dict[str, Any] = {"game": {"horizon": 2}, "selection": {"rule": "all"}}
@@ -127,12 +127,12 @@ class RealFleet:
 
 
 @pytest.mark.long
-def test_a_fleet_of_all_kinds_goes_on_after_a_stop_and_a_kill_and_its_cheats_are_found_out(
+def test_a_mixed_fleet_continues_after_a_stop_and_a_kill_and_its_cheats_are_found(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    # Drop-outs are waited for: long enough for a slow machine, short enough for a test.
+    # The round waits for drop-outs until its deadline: long enough for a slow machine, short enough for a test.
     rounds = {"declare_s": 12.0, "deliver_s": 2.0, "quiet_s": 600.0, "enrolment_window_s": 600.0, "max_attempts": 20}
-    # Honest members hold too few classes, and histograms are clear: who is selected is no matter of luck.
+    # Only honest members have too few classes, and histograms little noise: the selection is not left to chance.
     partition = {"clients": MEMBERS, "two_class_ordinals": [3, 5]}
     task_id, code = coordinator.create_task(
         "fleet",
@@ -167,7 +167,7 @@ def test_a_fleet_of_all_kinds_goes_on_after_a_stop_and_a_kill_and_its_cheats_are
 
 
 def check_results(coordinator: Coordinator, task_id: str) -> None:
-    """Who adds too much noise is rejected, who replays is never taken a second time, and nobody else is accused."""
+    """Too much noise is rejected, replayed bytes are accepted only once, and no other member is accused."""
     roles = assign(clients=MEMBERS, shares=SHARES, seed=1)
     results = [
         (roles[client.ordinal], client) for round_ in rounds_of(coordinator, task_id) for client in round_.clients or ()

@@ -1,4 +1,4 @@
-"""Joining and taking part, step by step: what is charged, what is given back, what is sent a second time."""
+"""Joining and taking part, step by step: what is charged, what is freed, and what is sent again."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ WITHOUT_PARTITION = preset("digits", {"game": {"horizon": 3}, "workload": {"part
 
 @dataclass(frozen=True)
 class Interrupted(SyntheticLearner):
-    """Records on which training takes so long that something happens meanwhile."""
+    """Records whose training runs a callback, as if something happened meanwhile."""
 
     meanwhile: Callable[[], None] = field(default=lambda: None)
 
@@ -65,7 +65,7 @@ def other_task(path: Path, *, spent: float) -> None:
         journal.reserve(entry, account=journal.account())
 
 
-def test_a_profile_is_made_and_charged_once_and_sent_again_as_it_is(journal: Path) -> None:
+def test_a_profile_is_made_and_charged_once_and_sent_again_unchanged(journal: Path) -> None:
     with serving(HostileCoordinator(lies={2: {"noise": False}})) as coordinator:
         for _ in range(3):
             with pytest.raises(ClientError):
@@ -76,7 +76,7 @@ def test_a_profile_is_made_and_charged_once_and_sent_again_as_it_is(journal: Pat
         assert [entry.release for entry in opened.entries()] == ["histogram", "round/1"]
 
 
-def test_other_options_later_do_not_change_what_the_profile_has_promised(journal: Path) -> None:
+def test_options_of_a_later_start_do_not_change_the_profile(journal: Path) -> None:
     with serving(HostileCoordinator(lies={1: {"noise": False}})) as coordinator:
         with pytest.raises(ClientError):
             play(coordinator, journal, owner=Owner(privacy_value=1.0))
@@ -87,7 +87,7 @@ def test_other_options_later_do_not_change_what_the_profile_has_promised(journal
     assert [request.get("rho") for request in coordinator.declared] == pytest.approx([0.25] * 3)
 
 
-def test_other_records_under_a_known_journal_are_refused_and_the_place_is_kept(journal: Path) -> None:
+def test_other_records_with_a_known_journal_are_refused_and_the_client_stays_enrolled(journal: Path) -> None:
     with serving(HostileCoordinator(lies={2: {"noise": False}})) as coordinator:
         with pytest.raises(ClientError):
             play(coordinator, journal)
@@ -100,8 +100,10 @@ def test_other_records_under_a_known_journal_are_refused_and_the_place_is_kept(j
 
 
 @pytest.mark.parametrize(("spec", "places"), [(None, 1), (WITHOUT_PARTITION, 0)], ids=["testbed", "own records"])
-def test_other_records_than_those_of_the_journal_get_no_place(journal: Path, spec: Any, places: int) -> None:
-    """Where the records depend on the place, it is given back; else none is taken."""
+def test_a_client_with_other_records_than_those_of_its_journal_does_not_take_part(
+    journal: Path, spec: Any, places: int
+) -> None:
+    """If the records depend on the ordinal, the client enrols and leaves again; else it does not enrol."""
     other_task(journal, spent=0.1)
     coordinator = HostileCoordinator() if spec is None else HostileCoordinator(spec=spec)
     with serving(coordinator), pytest.raises(JournalError, match="another data set"):
@@ -112,14 +114,14 @@ def test_other_records_than_those_of_the_journal_get_no_place(journal: Path, spe
         assert opened.account().spent_rho == 0.1
 
 
-def test_records_that_do_not_fit_give_their_place_back_and_leave_no_journal(journal: Path) -> None:
+def test_a_client_whose_records_do_not_fit_leaves_and_keeps_no_membership(journal: Path) -> None:
     with serving(HostileCoordinator()) as coordinator, pytest.raises(OwnerLimit, match="2 labels, the task 10"):
         play(coordinator, journal, open_data=SyntheticData(SyntheticLearner(labels=(50, 50))))
     assert coordinator.enrolled == coordinator.left == 1 and coordinator.profiles == []
     assert not journal.exists()
 
 
-def test_what_other_tasks_have_spent_counts(journal: Path) -> None:
+def test_the_budget_spent_in_other_tasks_counts(journal: Path) -> None:
     other_task(journal, spent=2.95)
     with serving(HostileCoordinator()) as coordinator:
         with pytest.raises(OwnerLimit, match=r"rho 0.05 is left, and the histogram needs 0.1"):
@@ -132,14 +134,14 @@ def test_what_other_tasks_have_spent_counts(journal: Path) -> None:
     assert {membership.task_id for membership in ledger.memberships} == {"other", TASK}
 
 
-def test_a_coordinator_that_was_there_is_waited_for_longer_than_one_that_never_was(journal: Path) -> None:
+def test_a_client_waits_longer_for_a_coordinator_that_has_answered_before(journal: Path) -> None:
     said: list[str] = []
     with serving(HostileCoordinator(away_for_s=1.5)) as coordinator:
         ledger = play(coordinator, journal, first_contact_s=0.2, report=said.append)
     assert len(ledger.entries) == 4 and "the coordinator is back" in said
 
 
-def test_what_training_costs_is_known_after_a_restart(journal: Path) -> None:
+def test_the_cost_of_training_is_known_after_a_restart(journal: Path) -> None:
     class Ended(Exception):
         pass
 
@@ -152,7 +154,7 @@ def test_what_training_costs_is_known_after_a_restart(journal: Path) -> None:
         with pytest.raises(Ended):
             play(coordinator, journal, owner=dear, report=end_after_a_round)
         ledger = play(coordinator, journal, owner=dear)
-    # Nobody knows before the first round; after it every second counts, whoever was started again in between.
+    # The cost is unknown before the first round; afterwards every second counts, also after a restart.
     assert ["rho" in request for request in coordinator.declared] == [True, False, False]
     assert all("not worth it" in request["reason"] for request in coordinator.declared[1:])
     (trained,) = [entry.training_s for entry in ledger.entries if entry.release != "histogram"]
@@ -170,7 +172,7 @@ def test_nothing_is_sent_to_a_round_that_closed_during_the_training(journal: Pat
     assert coordinator.received == [] and ledger.spent_rho == pytest.approx(0.1)
 
 
-def test_a_freed_round_is_played_when_it_is_opened_again(journal: Path) -> None:
+def test_a_client_answers_a_freed_round_that_is_opened_again(journal: Path) -> None:
     with serving(HostileCoordinator()) as coordinator:
         coming: list[dict[str, Any]] = [{"deliver_in_s": 0.0}, {"attempt": 2}]
 
@@ -188,7 +190,7 @@ def test_a_freed_round_is_played_when_it_is_opened_again(journal: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [409, 422])
-def test_a_refused_update_has_been_seen_and_is_spent_for_nothing(journal: Path, status: int) -> None:
+def test_a_refused_update_is_spent_and_unpaid(journal: Path, status: int) -> None:
     with serving(HostileCoordinator(update_statuses=[status])) as coordinator:
         ledger = play(coordinator, journal)
     unpaid, paid = SpendState.SPENT_UNPAID, SpendState.SPENT
@@ -197,7 +199,7 @@ def test_a_refused_update_has_been_seen_and_is_spent_for_nothing(journal: Path, 
     assert len(coordinator.received) == 3
 
 
-def test_an_update_that_came_too_late_is_offered_once_more_and_then_given_up(journal: Path) -> None:
+def test_an_update_that_came_too_late_is_sent_once_more_and_then_unpaid(journal: Path) -> None:
     with serving(HostileCoordinator(update_statuses=[410, 410])) as coordinator:
         ledger = play(coordinator, journal)
     unpaid, paid = SpendState.SPENT_UNPAID, SpendState.SPENT
@@ -206,7 +208,7 @@ def test_an_update_that_came_too_late_is_offered_once_more_and_then_given_up(jou
     assert len(coordinator.received) == 4 and len(set(coordinator.received)) == 3
 
 
-def test_an_update_that_could_not_be_taken_is_sent_again_as_it_is(journal: Path) -> None:
+def test_an_update_that_could_not_be_stored_is_sent_again_unchanged(journal: Path) -> None:
     with serving(HostileCoordinator(update_statuses=[500, 503, 503, 507, 502])) as coordinator:
         ledger = play(coordinator, journal)
     assert len(coordinator.received) == 8 and len(set(coordinator.received)) == 3

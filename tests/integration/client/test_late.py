@@ -1,4 +1,4 @@
-"""An update that came too late: the same bytes are sent again if the round is, and are no second release."""
+"""An update that came too late: if the round is repeated, the same bytes are sent again, without a second release."""
 
 import threading
 from collections.abc import Callable
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.live
 
 
 class FirstUploadTooLate(httpx.BaseTransport):
-    """Lets everything through but the first update, which the coordinator is said to have closed its doors to."""
+    """Forwards all requests except the first update, which it answers as if the round were closed."""
 
     def __init__(self, close: Callable[[], None]) -> None:
         self._through = httpx.HTTPTransport()

@@ -44,7 +44,7 @@ def test_every_client_has_the_shard_that_the_partition_gives_it_and_no_other_is_
             data.learner(ordinal)
 
 
-def test_an_owner_of_data_of_its_own_learns_from_all_of_them_whatever_the_task_says() -> None:
+def test_a_client_with_its_own_data_trains_on_all_of_them() -> None:
     data = LocalData(device=torch.device("cpu"), all_records=True)(preset("digits", PORTION))
     assert data.learner(3).size == 1437
 

@@ -200,7 +200,7 @@ def test_what_is_refused_is_a_named_error_with_its_code(admin: AdminApi, http: h
     with pytest.raises(Unauthenticated):
         TaskApi(http, task_id=task_id).ledger()
     with pytest.raises(Unauthenticated):
-        TaskApi(http, task_id=task_id).enrol(code=f"{task_id}.another-secret", key="the-key-of-somebody")
+        TaskApi(http, task_id=task_id).enrol(code=f"{task_id}.another-secret", key="the-key-of-a-client")
     with pytest.raises(Forbidden):
         TaskApi(http, task_id=task_id, token=code).ledger()
     with pytest.raises(Forbidden):
@@ -255,7 +255,7 @@ def test_certificates_are_verified_and_those_of_the_environment_are_trusted(
             assert AdminApi(http, token=token).tasks() == []
 
 
-def test_the_ten_lines_of_the_document_work_as_they_stand(
+def test_the_ten_lines_of_the_document_work_unchanged(
     coordinator: Coordinator, admin: AdminApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (block,) = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
@@ -269,7 +269,7 @@ def test_the_ten_lines_of_the_document_work_as_they_stand(
     admin.stop(created.task.task_id)
 
 
-def test_the_admin_sees_all_clients_and_puts_one_out(admin: AdminApi, http: httpx.Client) -> None:
+def test_the_admin_lists_all_clients_and_removes_one(admin: AdminApi, http: httpx.Client) -> None:
     created = create(admin, "put-out")
     task_id = created.task.task_id
     clients = [enrolled(http, created, number) for number in range(2)]
@@ -295,8 +295,8 @@ def test_single_use_codes_enrol_one_client_each(admin: AdminApi, http: httpx.Cli
     admin.stop(created.task.task_id)
 
 
-def test_a_coordinator_that_is_not_there_is_one_readable_line() -> None:
-    with connect("http://127.0.0.1:9") as nobody, pytest.raises(Unreachable) as caught:
-        AdminApi(nobody, token="a-token-of-nobody").create_task("x", preset="digits")
+def test_an_unreachable_coordinator_is_reported_in_one_line() -> None:
+    with connect("http://127.0.0.1:9") as http, pytest.raises(Unreachable) as caught:
+        AdminApi(http, token="an-unknown-token").create_task("x", preset="digits")
     assert str(caught.value).startswith("http://127.0.0.1:9 does not answer: ")
     assert "\n" not in str(caught.value) and "token" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""A workload of one's own, from a CSV file to a trained model: named on both command lines, with no layout by hand."""
+"""A custom workload, from a CSV file to a trained model: named on both command lines, without a hand-written layout."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The clients in examples/, exactly as they stand there, each as several processes against a live coordinator."""
+"""The clients in examples/, unchanged, each as several processes against a live coordinator."""
 
 import shutil
 import subprocess
@@ -90,7 +90,7 @@ def pure_noise(coordinator: Coordinator, ledgers: list[Ledger]) -> npt.NDArray[n
 
 
 def check(coordinator: Coordinator, task_id: str, ledgers: list[Ledger]) -> None:
-    """All rounds are settled, everybody is paid in each for noise that is really there, and something was learnt."""
+    """All rounds are settled, each client is paid in each for noise that is in its update, and the model has learnt."""
     task, rounds = outcome(coordinator, task_id)
     drawn = pure_noise(coordinator, ledgers)
     # Of so many float32 values two may be the same by chance; noise that is used again repeats all 30 of an update.
@@ -106,7 +106,7 @@ def check(coordinator: Coordinator, task_id: str, ledgers: list[Ledger]) -> None
     for result in rounds:
         assert result.clients is not None and len(result.clients) == len(ledgers) and result.kept_micro == 0
         assert {client.verdict for client in result.clients} <= {NoiseVerdict.CONSISTENT, NoiseVerdict.UNDECIDABLE}
-        # The best answer is what the plan expects: nobody could have gained by another budget.
+        # Each client gave the best answer, as planned: no other budget would have earned it more.
         assert all(client.regret is not None and client.regret < 1e-6 for client in result.clients)
     accuracy = rounds[-1].accuracy
     assert accuracy is not None and accuracy > 0.3, [result.accuracy for result in rounds]

@@ -1,4 +1,4 @@
-"""The three curl commands in README.md, exactly as they stand there, against a live coordinator."""
+"""The three curl commands in README.md, unchanged, against a live coordinator."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The client in docs/protocol.md, exactly as it stands there, against a live coordinator."""
+"""The client in docs/protocol.md, unchanged, against a live coordinator."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def test_three_shells_with_the_documented_client_finish_a_task_and_are_paid(tmp_
     for round_ in rounds:
         assert round_["kept_micro"] == 0
         assert all(client["verdict"] in ("consistent", "undecidable") for client in round_["clients"])
-        # The best answer is what the plan expects: nobody could have gained by another budget.
+        # Each client gave the best answer, as planned: no other budget would have earned it more.
         assert all(client["regret"] < 1e-6 for client in round_["clients"])
 
 

@@ -85,7 +85,7 @@ def test_a_failing_cell_is_reported_and_the_rest_is_there(
     assert any("broken" in log.name for log in (out / "work").glob("*.log"))
 
 
-def test_a_smaller_scale_is_said_and_the_audit_is_clean(smoke: tuple[Path, Tables, str]) -> None:
+def test_a_smaller_scale_is_reported_and_the_audit_is_clean(smoke: tuple[Path, Tables, str]) -> None:
     out, _, said = smoke
     assert "NOT the full experiment" in said
     assert re.search(r"audit of the coordinator: [1-9]\d+ checks, 0 violated", said)
@@ -216,7 +216,7 @@ def test_an_interrupted_run_leaves_no_process_and_goes_on(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-def test_a_calibration_makes_a_file_that_a_coordinator_takes(tmp_path: Path) -> None:
+def test_a_calibration_writes_a_file_that_a_coordinator_accepts(tmp_path: Path) -> None:
     out = tmp_path / "calibrated"
     said = done("calibrate", *SCALE, "--partition", "iid", "--reproducible", "--out", str(out))
     assert re.search(r"iid: accuracy = 0\.\d+ - .* for totals from .* to .*; rewards from .* to .*", said)
@@ -285,7 +285,7 @@ def test_heuristic_noise_is_announced(tmp_path: Path) -> None:
     assert "is not empty and holds no results" in said.splitlines()[-1]
 
 
-def test_books_that_are_not_in_order_end_the_run_and_are_kept(tmp_path: Path) -> None:
+def test_a_failed_audit_ends_the_run_and_keeps_its_state(tmp_path: Path) -> None:
     with live.Testbed(live.Placement(work=tmp_path)) as testbed:
         testbed.api.create_task("mine", preset="digits")
         assert "0 violated" in testbed.audit()

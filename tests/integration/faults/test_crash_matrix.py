@@ -1,4 +1,4 @@
-"""Kill the coordinator at every named place, start it again, and nothing that was promised is lost or doubled."""
+"""Kill the coordinator at every failpoint and restart it: nothing that it acknowledged is lost or doubled."""
 
 import signal
 import threading
@@ -21,7 +21,7 @@ Gather = Callable[..., list[ScriptedClient]]
 HORIZON = 3
 CLIENTS = 4
 PATIENCE_S = 120.0
-# Everything here happens when all have answered, nothing because time is over.
+# Every step here happens because all clients have answered, never because of a deadline.
 # An upload of more than one piece of 1 MiB.
 LARGE = {
     "workload": {"network": "wide"},
@@ -32,7 +32,7 @@ LARGE = {
 @pytest.mark.parametrize("store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)
 @pytest.mark.parametrize("hit", [1, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", SERVER_FAILPOINTS)
-def test_a_coordinator_killed_anywhere_goes_on_where_it_was(
+def test_a_coordinator_killed_at_any_failpoint_continues_where_it_was(
     name: str, hit: int, store_url: str, tmp_path: Path, gather: Gather
 ) -> None:
     coordinator = Coordinator(tmp_path, store_url=store_url)

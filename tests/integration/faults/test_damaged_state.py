@@ -1,4 +1,4 @@
-"""What is stored was damaged, or is not there: said where, never taken for the end of a task, and no harm to others."""
+"""Damaged or missing state: the server names it, does not end the task, and continues with the other tasks."""
 
 import shutil
 import sqlite3
@@ -48,7 +48,7 @@ def change(state: Path, *statements: str) -> None:
     with database:
         for statement in statements:
             database.execute(statement)
-        # As another process would: everybody looks again.
+        # As another process would do it: all caches are refreshed.
         database.execute("update pulse set changes = changes + 1")
     database.close()
 
@@ -72,7 +72,7 @@ DAMAGE = {
 
 @pytest.fixture(scope="module")
 def half_played(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A state folder whose task has an open round with two of three updates; nobody serves it."""
+    """A state folder whose task has an open round with two of three updates; no server runs."""
     state = tmp_path_factory.mktemp("half") / "state"
     with running(state) as coordinator:
         for client in gathered(coordinator, "bad")[:2]:
@@ -103,7 +103,7 @@ def test_a_task_that_becomes_unreadable_does_not_hold_up_the_others(state: Path,
             assert http.get(f"/v1/tasks/{bad}").status_code == 200
 
 
-def test_whoever_waits_for_a_task_that_becomes_unreadable_is_told_so_and_comes_back_to_it(state: Path) -> None:
+def test_a_waiting_client_is_told_that_its_task_is_unreadable_and_continues_after_the_repair(state: Path) -> None:
     with running(state) as coordinator:
         clients = gathered(coordinator, "good")
         for client in clients[:2]:
@@ -128,7 +128,7 @@ def test_whoever_waits_for_a_task_that_becomes_unreadable_is_told_so_and_comes_b
 # --- blobs that are not there ----------------------------------------------------------------------------------------
 
 
-def test_a_coordinator_without_its_blob_folder_does_not_start_and_goes_on_once_it_is_back(state: Path) -> None:
+def test_a_coordinator_starts_only_with_its_blob_folder(state: Path) -> None:
     change(state, "update rounds set declare_by = 1, deliver_by = 2")
     (state / "blobs").rename(state / "away")
     assert f"models and updates are not at {state / 'blobs'}" in refused_start(state)
@@ -147,7 +147,7 @@ def test_a_coordinator_without_its_blob_folder_does_not_start_and_goes_on_once_i
     assert shown(state, "bad") == ("finished", "horizon_reached")
 
 
-def test_no_command_ends_a_task_or_makes_a_folder_because_the_blob_folder_is_away(state: Path) -> None:
+def test_no_command_ends_a_task_or_creates_a_folder_if_the_blob_folder_is_missing(state: Path) -> None:
     (state / "blobs").rename(state / "away")
     for words in (("tasks", "stop", "bad"), ("tasks", "create", "new", "--preset", "digits"), ("audit",)):
         done = server_command(*words, "--state-dir", state)

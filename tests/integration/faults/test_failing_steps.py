@@ -1,4 +1,4 @@
-"""A step that fails: what may pass is waited for, what nobody foresaw ends the task after some tries, in good order."""
+"""A step that fails: transient errors are retried without limit, unexpected ones fail the task after six tries."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def end_of(client: ScriptedClient) -> dict[str, Any]:
     return answer
 
 
-def test_one_coordinator_that_cannot_settle_does_not_fail_what_the_other_settles(
+def test_a_coordinator_that_cannot_settle_does_not_fail_a_task_that_another_settles(
     postgres_url: str, tmp_path: Path
 ) -> None:
     blobs = tmp_path / "blobs"

@@ -1,4 +1,4 @@
-"""What the network, the machine and the disk may do to a coordinator, and how it gets over it."""
+"""Faults of the network, the machine and the disk, and how the coordinator recovers."""
 
 import http.client
 import os
@@ -196,7 +196,7 @@ def test_a_locked_database_is_busy_and_heals(coordinator: Coordinator) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, small enough to fill."""
+    """A separate file system, small enough to fill."""
     folder = tmp_path / "small"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
@@ -279,7 +279,7 @@ def _flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_a_connection_that_breaks_in_mid_upload_harms_nobody(coordinator: Coordinator) -> None:
+def test_a_connection_that_breaks_during_an_upload_does_not_affect_the_others(coordinator: Coordinator) -> None:
     client = gathered(coordinator, "broken")[0]
     offer = offer_to(client)
     client.declare(offer).raise_for_status()

@@ -1,4 +1,4 @@
-"""Whatever is sent: no 5xx, always problem+json with a code, always a status that the OpenAPI document lists."""
+"""Any input gets problem+json with a code and a status that the OpenAPI document lists, never a 5xx."""
 
 import codecs
 import json
@@ -69,7 +69,7 @@ def test_generated_requests_get_documented_answers(stage: Stage, role: str, mode
     for found in schema.get_all_operations():
         assert isinstance(found, Ok), found
         operation = found.ok()
-        # Where there is nothing to say, nothing wrong can be said.
+        # An operation without parameters and body has no invalid form.
         speechless = not operation.body and not list(operation.iter_parameters())
         if operation.label not in _LEFT_OUT and not (speechless and mode is GenerationMode.NEGATIVE):
             _try_out(operation, mode, headers, stage.task_id, examples)
@@ -167,7 +167,7 @@ VALUES = {
 
 
 def hostile_bodies(valid: dict[str, Any], field: str) -> dict[str, bytes]:
-    """Bodies that nobody should accept."""
+    """Bodies that no parser should accept."""
     marked = json.dumps(_with_marker(valid, field)).encode()
     text = json.dumps(valid)
     values = {name: marked.replace(b'"MARKER"', value) for name, value in VALUES.items()}

@@ -1,4 +1,4 @@
-"""A coordinator that is stopped while it holds a round, and a database that is restarted under a running task."""
+"""A coordinator that is paused while it has locked a round, and a database that restarts during a task."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ PATIENCE_S = 150.0
 
 @contextmanager
 def clients_of(first: Coordinator, *others: Coordinator) -> Iterator[list[ScriptedClient]]:
-    """Clients that start at the first coordinator; who gets no answer there goes to the last one."""
+    """Clients that start at the first coordinator; a client that gets no answer goes to the last one."""
     rounds = NO_TIMEOUTS | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
     task_id, code = first.create_task(game={"horizon": HORIZON}, rounds=rounds)
     refuge = (first, *others)[-1]
@@ -51,9 +51,7 @@ def wait_until_stopped(coordinator: Coordinator) -> None:
 
 
 @pytest.mark.long
-def test_a_coordinator_that_is_stopped_holding_a_round_hinders_nobody_and_does_no_harm_when_it_goes_on(
-    postgres_url: str, tmp_path: Path
-) -> None:
+def test_a_coordinator_paused_with_a_locked_round_does_not_block_the_other(postgres_url: str, tmp_path: Path) -> None:
     blobs = tmp_path / "blobs"
     first = Coordinator(tmp_path / "a", store_url=postgres_url, blob_dir=blobs, sabotage=stop_holding_the_round)
     second = Coordinator(tmp_path / "b", store_url=postgres_url, blob_dir=blobs)
@@ -73,7 +71,7 @@ def test_a_coordinator_that_is_stopped_holding_a_round_hinders_nobody_and_does_n
 
 
 @pytest.mark.parametrize("way", ["immediate", pytest.param("fast", marks=pytest.mark.long)])
-def test_a_database_that_is_restarted_under_a_task_loses_nothing_and_is_found_again(
+def test_a_restart_of_the_database_loses_nothing_and_the_task_continues(
     way: str, postgres_url: str, tmp_path: Path
 ) -> None:
     with (
@@ -93,7 +91,7 @@ def test_a_database_that_is_restarted_under_a_task_loses_nothing_and_is_found_ag
 
 
 def restart(url: str, way: str) -> None:
-    """Restart the server in order (`fast`) or as after a crash (`immediate`)."""
+    """Restart the database cleanly (`fast`) or as after a crash (`immediate`)."""
     engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), poolclass=NullPool)
     with engine.connect() as connection:
         folder = connection.execute(text("SHOW data_directory")).scalar_one()

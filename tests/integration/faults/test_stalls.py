@@ -1,4 +1,4 @@
-"""Whoever sends half, or does not read, takes nothing from others."""
+"""A client that sends half a request, or does not read the answer, does not block others."""
 
 import socket
 import time
@@ -35,7 +35,7 @@ def declared(coordinator: Coordinator) -> tuple[list[ScriptedClient], dict[str, 
 
 @contextmanager
 def half_sent(coordinator: Coordinator, head: str, body: bytes = b"") -> Iterator[socket.socket]:
-    """A request whose body is being waited for, which the coordinator itself says."""
+    """A request whose body the coordinator waits for: it has answered 100 Continue."""
     with connected(coordinator) as connection:
         connection.sendall(f"{head}Host: x\r\nExpect: 100-continue\r\n\r\n".encode())
         assert connection.recv(65536).startswith(b"HTTP/1.1 100")
@@ -55,7 +55,7 @@ def enrolment_head(client: ScriptedClient) -> str:
     return f"POST {path} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
 
 
-def test_half_uploads_and_half_enrolments_block_nobody(tmp_path: Path) -> None:
+def test_half_uploads_and_half_enrolments_do_not_block_other_clients(tmp_path: Path) -> None:
     with running(tmp_path, environment=FEW) as live, ExitStack() as stack:
         (slow, slower, honest), offer = declared(live)
         for client in (slow, slower):
@@ -80,12 +80,12 @@ def test_a_newer_upload_of_the_same_client_takes_the_place_of_one_that_hangs(tmp
 def test_half_a_json_body_is_not_waited_for_as_long_as_an_upload(tmp_path: Path) -> None:
     with running(tmp_path, environment=FEW) as live:
         task_id, code = live.create_task()
-        nobody = ScriptedClient(live.url, task_id, code, "key-of-nobody-at-all")
-        with half_sent(live, enrolment_head(nobody), b"{") as connection:
+        stalled = ScriptedClient(live.url, task_id, code, "key-of-a-stalled-client")
+        with half_sent(live, enrolment_head(stalled), b"{") as connection:
             assert b"201" not in until_closed(connection)
 
 
-def test_whoever_does_not_read_a_model_is_let_go(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_a_model_is_disconnected(tmp_path: Path) -> None:
     with running(tmp_path, environment={"QIDPFL_BODY_TIMEOUT_S": "2"}) as live:
         layout = {"tensors": [{"name": "wide", "shape": [5_000_000]}]}
         task_id, _ = live.create_task(workload={"dataset": "none", "network": "wide"}, layout=layout)

@@ -1,4 +1,4 @@
-"""Two coordinators on one PostgreSQL and one blob folder play one task together, also when one of them dies."""
+"""Two coordinators on one PostgreSQL and one blob folder serve one task, also when one of them dies."""
 
 import itertools
 import signal
@@ -33,7 +33,7 @@ def pair(postgres_url: str, tmp_path: Path) -> Iterator[list[Coordinator]]:
 
 @pytest.fixture
 def clients(pair: list[Coordinator]) -> Iterator[list[ScriptedClient]]:
-    """Clients spread over both; whoever loses its coordinator goes to one that lives."""
+    """Clients spread over both; a client that loses its coordinator goes to a live one."""
     rounds = NO_TIMEOUTS | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
     task_id, code = pair[0].create_task(game={"horizon": HORIZON}, rounds=rounds)
 
@@ -51,7 +51,7 @@ def clients(pair: list[Coordinator]) -> Iterator[list[ScriptedClient]]:
         yield spread
 
 
-def test_two_coordinators_play_one_task_and_settle_each_round_once(
+def test_two_coordinators_serve_one_task_and_settle_each_round_once(
     pair: list[Coordinator], clients: list[ScriptedClient]
 ) -> None:
     with ThreadPoolExecutor(CLIENTS) as threads:
@@ -62,7 +62,7 @@ def test_two_coordinators_play_one_task_and_settle_each_round_once(
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_the_other_goes_on_when_one_is_killed_in_the_middle(
+def test_one_coordinator_continues_when_the_other_is_killed(
     pair: list[Coordinator], clients: list[ScriptedClient], victim: int
 ) -> None:
     with ThreadPoolExecutor(CLIENTS) as threads:
@@ -75,7 +75,7 @@ def test_the_other_goes_on_when_one_is_killed_in_the_middle(
     assert violations(pair[1 - victim], clients[0].task_id, clients) == []
 
 
-def test_both_go_on_when_their_database_connections_are_cut(
+def test_both_coordinators_continue_when_their_database_connections_are_cut(
     pair: list[Coordinator], clients: list[ScriptedClient], postgres_url: str
 ) -> None:
     url = make_url(postgres_url).set(drivername="postgresql+psycopg")
@@ -96,8 +96,10 @@ def test_both_go_on_when_their_database_connections_are_cut(
 
 
 @pytest.mark.parametrize("place", ["settle.model_written", "settle.before_commit"])
-def test_the_other_settles_when_one_dies_holding_the_round(postgres_url: str, tmp_path: Path, place: str) -> None:
-    """All clients talk to the one that dies: it knows first that a round is complete."""
+def test_one_coordinator_settles_a_round_that_the_other_died_with(
+    postgres_url: str, tmp_path: Path, place: str
+) -> None:
+    """All clients use the coordinator that dies: it is the first to know that a round is complete."""
     blobs = tmp_path / "blobs"
     first = Coordinator(tmp_path / "a", store_url=postgres_url, blob_dir=blobs)
     first.environment = {"QIDPFL_FAILPOINT": f"{place}:1"}

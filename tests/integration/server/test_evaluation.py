@@ -92,7 +92,7 @@ def test_records_are_bounded_as_the_clients_train_on_them() -> None:
     assert np.mean(scores.argmax(axis=1) == records.labels) == pytest.approx(mean)
 
 
-def test_a_model_that_is_beyond_all_numbers_has_no_loss() -> None:
+def test_a_model_with_infinite_values_has_no_loss() -> None:
     spec = preset("digits")
     parameters = np.full(spec.dimension, 3e38, dtype=np.float32)
     parameters[::2] *= -1
@@ -125,7 +125,7 @@ def test_the_layout_that_a_task_must_have_is_that_of_the_built_in_network(datase
         assert layouts.built_in(dataset=dataset, network=network) == layout_of(workload.network())
 
 
-def test_a_task_that_cannot_be_evaluated_is_said_and_leaves_the_evaluation_of_others_alone() -> None:
+def test_a_task_that_cannot_be_evaluated_is_logged_and_does_not_affect_the_others() -> None:
     """What is wrong with the layout is found only when the parameters are put into the network."""
     own = describe_workload("support.custom_workload:Plane", None)
     sound = preset("digits", own.overrides({}))
@@ -138,7 +138,7 @@ def test_a_task_that_cannot_be_evaluated_is_said_and_leaves_the_evaluation_of_ot
     assert [line["event"] for line in said] == ["unevaluated"]
 
 
-def test_a_task_whose_workload_cannot_be_loaded_leaves_the_evaluation_of_others_alone() -> None:
+def test_a_task_whose_workload_cannot_be_loaded_does_not_affect_the_evaluation_of_others() -> None:
     own = describe_workload("support.custom_workload:Plane", None)
     sound = preset("digits", own.overrides({}))
     claiming = preset("digits", own.overrides({"workload": {"convex": True}}))
@@ -222,7 +222,7 @@ def test_more_records_than_there_are_leave_a_task_unevaluated_and_others_alone()
     assert [line["event"] for line in said] == ["unevaluated"] and "but there are 1437" in said[0]["reason"]
 
 
-# --- a workload of one's own -----------------------------------------------------------------------------------------
+# --- a custom workload -----------------------------------------------------------------------------------------------
 
 
 def test_the_class_of_a_workload_describes_its_task() -> None:
@@ -270,7 +270,7 @@ def test_a_workload_that_fails_is_said_once_and_harms_nobody(name: str, reason: 
     assert len(said) == 1 and reason in said[0]["reason"]
 
 
-def test_a_task_of_ones_own_workload_is_created_evaluated_and_exported(tmp_path: Path) -> None:
+def test_a_task_of_a_custom_workload_is_created_evaluated_and_exported(tmp_path: Path) -> None:
     where = ["--state-dir", str(tmp_path / "state")]
     command = ["tasks", "create", "mine", "--preset", "digits", *where]
     overrides = ["--overrides", json.dumps(SHORT | {"workload": {"partition": None}})]

@@ -18,7 +18,7 @@ from support.coordinators import Coordinator, ScriptedClient, running
 pytestmark = pytest.mark.live
 
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
-# Pools of threads and connections may still grow by some, whoever waits; 2,000 waiters would add thousands.
+# Pools of threads and connections may still grow a little; 2,000 waiters would add thousands.
 POOL = 8
 
 
@@ -58,7 +58,7 @@ def test_waiting_clients_cost_no_thread_and_no_connection_and_all_get_the_next_r
 async def _wait_and_settle(
     coordinator: Coordinator, clients: list[ScriptedClient], offer: dict[str, Any], count: int
 ) -> tuple[float, list[int], tuple[int, int], tuple[int, int]]:
-    """Let everybody wait, deliver the last update, and collect the rounds that are announced."""
+    """Let all clients wait, deliver the last update, and collect the rounds that are announced."""
     gate = asyncio.Semaphore(100)
     crowd = [clients[n % len(clients)] for n in range(count)]
     # Requests that do not wait fill the pools first.

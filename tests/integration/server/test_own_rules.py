@@ -185,7 +185,7 @@ def test_the_audit_command_takes_the_rules(played: Coordinator) -> None:
 
 @pytest.fixture(scope="module")
 def lenient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
-    """A coordinator with rules that fail, each in a file of its own, and one that wishes more than anybody has."""
+    """A coordinator with rules that fail, each in a separate file, and one that wishes more than the budget."""
     folder = tmp_path_factory.mktemp("failing")
     for name, text in (FAILING | {"lavish": "def reward(question):\n    return 1e12\n"}).items():
         (folder / f"{name}.py").write_text(text)
@@ -274,7 +274,7 @@ def test_serve_does_not_start_without_the_rules_of_a_living_task(tmp_path: Path)
         assert read(coordinator, f"/{clients[0].task_id}")["state"] == "finished"
         coordinator.stop()
         coordinator.arguments = ()
-        coordinator.start()  # what has ended needs nobody's rules
+        coordinator.start()  # an ended task needs no rules
 
 
 def test_a_coordinator_leaves_a_task_alone_whose_rules_it_lacks(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def gathered(coordinator: Coordinator) -> list[ScriptedClient]:
 
 
 def play_round(clients: list[ScriptedClient]) -> None:
-    """Everybody answers the open round; returns when it is settled."""
+    """All clients answer the open round; returns when it is settled."""
     for client in clients:
         answer = client.poll(wait=60)
         assert answer is not None
@@ -94,9 +94,9 @@ def test_a_live_task_is_swept_after_every_round_and_goes_on(store_url: str, tmp_
 
 def test_a_coordinator_sweeps_old_orphans_and_leaves_young_ones(tmp_path: Path) -> None:
     folder = Blobs(tmp_path / "blobs")
-    old, young = folder.put(b"nobody refers to me"), folder.put(b"somebody may be about to refer to me")
+    old, young = folder.put(b"unreferenced"), folder.put(b"may be referenced soon")
     with folder.stage() as forgotten, folder.stage() as arriving:
-        forgotten.write(b"nobody will publish me")
+        forgotten.write(b"never published")
         arriving.write(b"more of me is on its way")
         for path in (tmp_path / "blobs" / "objects" / old, forgotten.path):
             os.utime(path, (time.time() - 2 * HOUR_S,) * 2)

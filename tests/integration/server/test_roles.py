@@ -180,7 +180,7 @@ def test_a_route_answers_each_role_as_the_table_says(stage: Stage, method: str, 
     task_id = stage.elsewhere.task_id if path.endswith("/stop") else stage.task_id
     concrete = path.replace("{task_id}", task_id).replace("{version}", "0")
     concrete = concrete.replace("{round_number}", "1").replace("{client_id}", "nobody")
-    enrolment = {"enrolment_code": stage.tokens["enrolment code"], "enrolment_key": "key-of-somebody-late"}
+    enrolment = {"enrolment_code": stage.tokens["enrolment code"], "enrolment_key": "key-of-a-late-client"}
     bodies: dict[str, Any] = {
         "/v1/tasks": {"name": "here", "preset": "digits"},
         f"{TASK}/clients": enrolment,
@@ -196,7 +196,7 @@ def test_a_route_answers_each_role_as_the_table_says(stage: Stage, method: str, 
     assert found == dict(zip(ROLES, TABLE[method, path], strict=True))
 
 
-def test_unknown_wrong_and_revoked_credentials_get_one_and_the_same_answer(stage: Stage) -> None:
+def test_missing_wrong_and_revoked_credentials_get_the_same_answer(stage: Stage) -> None:
     answers = set()
     for role in ("nobody", "wrong token", "revoked token"):
         headers = {"Authorization": f"Bearer {stage.tokens[role]}"} if role in stage.tokens else {}
@@ -262,7 +262,7 @@ def test_no_secret_is_written_to_a_pipe_or_a_log(stage: Stage) -> None:
     assert not [secret for secret in secrets if secret in log]
 
 
-def test_nobody_sees_anothers_budget_while_the_round_is_open(stage: Stage) -> None:
+def test_no_client_sees_the_budget_of_another_while_the_round_is_open(stage: Stage) -> None:
     one, other = stage.clients[1], stage.clients[2]
     one.http.put("/rounds/1/budget", json={"rho": 0.043728195}).raise_for_status()
     one.upload(one.poll()["round"]).raise_for_status()  # type: ignore[index]

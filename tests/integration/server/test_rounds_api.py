@@ -89,7 +89,7 @@ def result(coordinator: Coordinator, task_id: str, number: int = 1) -> dict[str,
 
 
 def rows(coordinator: Coordinator, table: str, task_id: str) -> list[tuple[Any, ...]]:
-    """What the database file holds of a task, read by nobody's code but SQLite's."""
+    """The rows of a task, read with SQLite only."""
     with closing(sqlite3.connect(f"file:{coordinator.state_dir}/coordinator.db?mode=ro", uri=True)) as database:
         return database.execute(f"select * from {table} where task_id = ? order by 1, 2, 3", [task_id]).fetchall()
 

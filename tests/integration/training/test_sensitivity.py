@@ -91,7 +91,7 @@ SINGLE_EPOCH = NoisyEpochs(clip_norm=CLIP, learning_rate=RATE, epochs=1, batch_s
     [MECHANISMS["gradient_once"], SINGLE_EPOCH, MECHANISMS["update_clip"], MECHANISMS["bolt_on"]],
     ids=lambda spec: spec.name,
 )
-def test_no_neighbour_is_further_away_than_the_noise_is_made_for(mechanism: MechanismSpec) -> None:
+def test_no_neighbouring_data_set_exceeds_the_sensitivity(mechanism: MechanismSpec) -> None:
     allowed = one_step_of(mechanism, SIZE)
     worst = max(distance(mechanism, pair, model) for pair, model in neighbours(index=last_visited(epochs=1)))
     assert 0 < worst <= allowed
@@ -132,7 +132,7 @@ def one_against_silence() -> tuple[Records, Records]:
 
 
 @pytest.mark.parametrize("kind", [UpdateClip, PaperLiteral])
-def test_one_record_can_turn_a_clipped_update_around(kind: type[UpdateClip | PaperLiteral]) -> None:
+def test_one_record_can_reverse_a_clipped_update(kind: type[UpdateClip | PaperLiteral]) -> None:
     mechanism = kind(clip_norm=CLIP, learning_rate=RATE, epochs=1, batch_size=SIZE)
     moved = distance(mechanism, one_against_silence(), np.zeros(2 * WIDTH), of=network(labels=2, bias=False))
     assert ATTAINED <= moved / (2 * CLIP) <= 1
@@ -148,7 +148,7 @@ def test_paper_literal_proves_only_what_the_ledger_says() -> None:
 
 
 def test_bolt_on_comes_close_to_its_bound() -> None:
-    # A model that is sure of a wrong label, whatever the features, and a record that is turned around.
+    # A model that is sure of a wrong label for all features, and a record whose features are negated.
     length = 10.0
     own = np.zeros(WIDTH)
     own[0] = length

@@ -1,4 +1,4 @@
-"""Networks, workloads of one's own, downloads, and the real data sets where they are at hand."""
+"""Networks, custom workloads, downloads, and the real data sets if they are present."""
 
 import gzip
 import hashlib
@@ -105,11 +105,11 @@ def test_layers_that_mix_records_are_refused_by_name(layer: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("layer", [nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.Dropout(), nn.InstanceNorm1d(4)])
-def test_layers_that_keep_records_apart_are_welcome(layer: nn.Module) -> None:
+def test_layers_that_keep_records_apart_are_accepted(layer: nn.Module) -> None:
     check_records_stay_apart(nn.Sequential(nn.Linear(4, 4), layer))
 
 
-def test_mixing_that_no_layer_shows_is_found_with_examples() -> None:
+def test_mixing_of_records_outside_layers_is_found_with_examples() -> None:
     network = nn.Sequential(Centred(), nn.Linear(4, 2)).train()
     check_records_stay_apart(network)
     with pytest.raises(WorkloadError, match="depends on the other records"):
@@ -118,7 +118,7 @@ def test_mixing_that_no_layer_shows_is_found_with_examples() -> None:
 
 
 @pytest.mark.parametrize("value", [3e38, float("inf"), float("nan")])
-def test_a_record_that_overflows_is_no_fault_of_the_network(value: float) -> None:
+def test_a_record_that_overflows_is_not_blamed_on_the_network(value: float) -> None:
     # Whether such a sum ends as a number, as infinity or as none depends on its order, and so on the weights.
     for seed in range(20):
         torch.manual_seed(seed)
@@ -196,7 +196,7 @@ def own(folder: Path, **changes: str) -> Workload:
     return load_workload(TWO_LABELS, custom=f"{path}:Own")
 
 
-def test_a_good_class_of_ones_own_is_taken(tmp_path: Path) -> None:
+def test_a_valid_custom_workload_is_accepted(tmp_path: Path) -> None:
     workload = own(tmp_path)
     assert len(workload.training()) == 3
     assert workload.held_out() is None
@@ -355,7 +355,7 @@ def test_the_real_data_have_their_sizes_and_fit_their_networks(
 
 
 @needs_data
-def test_real_emnist_has_the_labels_that_its_preset_expects_and_stands_upright() -> None:
+def test_real_emnist_has_the_labels_of_its_preset_and_upright_images() -> None:
     workload = load_workload(preset("emnist").workload, data_dir=Path(str(data_dir)), download=False)
     training = workload.training()
     reference = preset("emnist").label_reference([])

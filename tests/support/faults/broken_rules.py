@@ -1,4 +1,4 @@
-"""Coordinators that break a rule on purpose, and die where that does harm: what the fault tests must notice."""
+"""Coordinators that break a rule on purpose, and die where that matters. The fault tests must notice them."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from qidpfl_shared.protocol.messages import UpdateReceipt
 
 
 def acknowledge_uploads_before_the_commit() -> None:
-    """Answer a stored upload first; then the power goes before the commit."""
+    """Acknowledge an upload, then die before the commit."""
     commit = Store._commit
     waiting: list[Any] = []
 
@@ -42,7 +42,7 @@ def acknowledge_uploads_before_the_commit() -> None:
 
 
 def pay_in_a_second_transaction() -> None:
-    """Settle a round, then pay; the power goes in between."""
+    """Settle a round and pay in a second transaction; die in between."""
     write = Store.write
     owed: list[dict[str, int]] = []
 
@@ -60,10 +60,10 @@ def pay_in_a_second_transaction() -> None:
 
 
 def name_blobs_after_the_commit() -> None:
-    """Commit the row of an upload before its bytes have their name, which they never get."""
+    """Commit the row of an upload, and die before its bytes are renamed into place."""
 
     def later(self: Transaction, blob: StagedBlob) -> None:
-        """Not now."""
+        """Do nothing."""
 
     Transaction.publish = later  # type: ignore[method-assign]
 

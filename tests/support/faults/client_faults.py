@@ -1,4 +1,4 @@
-"""Clients that break a rule on purpose: what the fault tests must notice."""
+"""Clients that break a rule on purpose. The fault tests must notice them."""
 
 from qidpfl_client.journal.journal import Entry, Journal
 from qidpfl_client.participant.participant import TaskParticipant
@@ -7,7 +7,7 @@ from qidpfl_shared.protocol.messages import RoundOffer, SpendState
 
 
 def noise_again_instead_of_sending_again() -> None:
-    """Make a new update where one may have been sent already."""
+    """Make a new update although one may have been sent already."""
     answer = TaskParticipant._answer
 
     def anew(self: TaskParticipant, offer: RoundOffer) -> None:
@@ -21,7 +21,7 @@ def noise_again_instead_of_sending_again() -> None:
 
 
 def write_down_after_sending() -> None:
-    """Send first; the journal hears of it when the answer has come."""
+    """Send first, and write the journal after the answer."""
     unwritten: dict[str, tuple[str, bytes, float | None]] = {}
     spend, payload, entry, acknowledge = Journal.spend, Journal.payload, Journal.entry, Journal.acknowledge
 

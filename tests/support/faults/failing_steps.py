@@ -1,4 +1,4 @@
-"""Coordinators that are hindered on purpose: a step that fails, or that is stopped in the middle."""
+"""Coordinators with a step that fails, or that is paused, on purpose."""
 
 import os
 import signal
@@ -6,13 +6,13 @@ from typing import Any
 
 from qidpfl_server.service import scheduler, settlement
 
-# What is hindered is replaced in these modules, whatever its type.
+# The functions to break are replaced in these modules.
 _settlement: Any = settlement
 _scheduler: Any = scheduler
 
 
 class Unforeseen(Exception):
-    """What nobody has thought of."""
+    """An unexpected error."""
 
 
 def settle_never() -> None:
@@ -21,7 +21,7 @@ def settle_never() -> None:
 
 
 def stop_holding_the_round() -> None:
-    """Stopped, as by a debugger, within the transaction that closes the first round."""
+    """Pause the process, as a debugger would, in the transaction that closes the first round."""
     rest = iter([signal.SIGSTOP])
 
     def stop(name: str) -> None:

@@ -1,4 +1,4 @@
-"""A coordinator that plays one client along, and lies wherever a test wants it to."""
+"""A coordinator for one client, which lies where a test wants it to."""
 
 import json
 import re
@@ -25,7 +25,7 @@ _FOREVER_S = 600.0
 
 @dataclass
 class HostileCoordinator:
-    """Honest as it stands. `lies` replaces values of the announcement of a round; other lies have a field each."""
+    """Honest by default. `lies` replaces values of the announcement of a round; other lies have a field each."""
 
     spec: TaskSpec = field(default_factory=lambda: preset("digits", {"game": {"horizon": 3}}))
     lies: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -35,9 +35,9 @@ class HostileCoordinator:
     receipt_lie: dict[str, Any] = field(default_factory=dict)
     budget_lie: dict[str, Any] = field(default_factory=dict)
     ledger: list[dict[str, Any]] = field(default_factory=list)
-    # What becomes of the next uploads, before they are taken as usual.
+    # The statuses of the next uploads; later ones are accepted as usual.
     update_statuses: list[int] = field(default_factory=list)
-    # How long it is away from the first poll for a round on.
+    # How long it does not answer, from the first poll for a round on.
     away_for_s: float = 0.0
     number: int = 1
     ended: bool = False
@@ -113,7 +113,7 @@ class HostileCoordinator:
         return 404, None
 
     def is_away(self, path: str) -> bool:
-        """Whether it does not even answer."""
+        """Whether it gives no answer at all."""
         if self.back_at is None and path.endswith("/rounds/current"):
             self.back_at = time.monotonic() + self.away_for_s
         return self.back_at is not None and time.monotonic() < self.back_at
@@ -130,7 +130,7 @@ class HostileCoordinator:
         }
 
     def _announcement(self, after: str) -> tuple[int, Any]:
-        # No test needs so many: whoever waits for ever is sent home, and the test fails instead of hanging.
+        # No test needs so many polls: the coordinator ends the task, and the test fails instead of hanging.
         self.polls += 1
         if self.ended or self.polls > 300:
             return 200, {"task_state": "finished", "reason": "horizon_reached"}
@@ -177,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
     hostile: HostileCoordinator
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """No log."""
 
     def _serve(self) -> None:
         where = urlsplit(self.path)

@@ -1,4 +1,4 @@
-"""A proxy before a coordinator that remembers every update that ever passed, and can interfere on its way."""
+"""A proxy in front of a coordinator that records every update, and lets a test interfere."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ class Moment(StrEnum):
 
 @dataclass
 class RecordingProxy:
-    """What passed: the digests announced for each (round, credentials), whether they were taken or not."""
+    """The digests of all uploads for each (round, credentials), accepted or not."""
 
     target: str
     interfere: Callable[[Moment], None] = lambda _: None
@@ -33,7 +33,7 @@ class RecordingProxy:
 
 @contextmanager
 def recording(target: str) -> Iterator[RecordingProxy]:
-    """A proxy that runs as long as this does."""
+    """A proxy that runs until the end of the block."""
     proxy = RecordingProxy(target)
     handler = type("Handler", (_Handler,), {"proxy": proxy})
     with served(handler, receive_buffer=4096) as proxy.url:
@@ -45,13 +45,13 @@ class _Handler(BaseHTTPRequestHandler):
     proxy: RecordingProxy
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """No log."""
 
     def _relay(self) -> None:
         try:
             self._exchange()
         except (OSError, HTTPException):
-            # One of the two is gone; the other notices.
+            # One side has disconnected; the other notices.
             self.close_connection = True
 
     do_GET = do_PUT = do_POST = do_DELETE = _relay

@@ -1,4 +1,4 @@
-"""Networks of every kind of layer, and of everything that makes gradients of single records hard to get."""
+"""Networks with every kind of layer, and with everything that makes per-record gradients difficult."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -129,7 +129,7 @@ class Choosy(nn.Module):
 
 
 class ChangesItsMind(nn.Module):
-    """Does with many records what it does not do with few: a rule that held for few would be wrong for many."""
+    """Behaves differently with many records, so that a rule that is right for few is wrong for many."""
 
     def __init__(self) -> None:
         super().__init__()

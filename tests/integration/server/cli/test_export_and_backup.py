@@ -47,7 +47,7 @@ def test_export_writes_tables_whose_money_adds_up_and_the_newest_model(finished:
     assert {row["accepted"] for row in rows(out / "budgets.csv")} == {"true"}
 
 
-def test_export_in_json_says_the_same_as_in_csv(finished: Path, tmp_path: Path) -> None:
+def test_export_in_json_has_the_same_content_as_in_csv(finished: Path, tmp_path: Path) -> None:
     output("export", "done", "--out", tmp_path / "csv", "--state-dir", finished)
     output("export", "done", "--out", tmp_path / "json", "--format", "json", "--state-dir", finished)
     for name in ("rounds", "clients", "budgets", "payments", "ledgers"):
@@ -110,7 +110,7 @@ def test_backups_of_a_live_store_pass_the_audit_and_can_be_served(tmp_path: Path
         assert "0 violated" in restored.audit()
 
 
-def test_a_backup_ignores_where_the_environment_says_the_store_is_when_it_makes_its_copy(
+def test_a_backup_writes_its_copy_to_its_folder_although_the_environment_names_another_store(
     finished: Path, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{finished / 'coordinator.db'}"
@@ -129,7 +129,7 @@ def test_a_backup_says_how_many_blobs_are_gone_and_the_audit_says_which(finished
     assert audited.returncode == 1 and lost.name in audited.stdout
 
 
-def test_a_postgresql_store_is_backed_up_by_pg_dump_and_its_blobs_by_us(tmp_path: Path, postgres_url: str) -> None:
+def test_a_postgresql_store_is_backed_up_by_pg_dump_and_its_blobs_by_backup(tmp_path: Path, postgres_url: str) -> None:
     where = ("--state-dir", tmp_path / "state", "--store-url", postgres_url)
     absent = server_command("audit", *where)
     assert absent.returncode == 1 and "there is no store at postgresql" in absent.stderr

@@ -73,7 +73,7 @@ def on_a_terminal(state: Path, **environment: str) -> Iterator[Screen]:
 
 
 def _read(descriptor: int, screen: Screen) -> None:
-    # A terminal that nobody writes to any more ends with an error.
+    # Reading from a terminal without a writer ends with an error.
     try:
         while piece := os.read(descriptor, 65536):
             screen.shown += piece
@@ -91,7 +91,7 @@ def play(url: str, state: Path) -> None:
         thread.join()
 
 
-def test_a_terminal_shows_tasks_and_rounds_as_they_go_and_the_log_above(tmp_path: Path) -> None:
+def test_a_terminal_shows_the_progress_of_tasks_and_rounds_and_the_log_above(tmp_path: Path) -> None:
     with on_a_terminal(tmp_path) as screen:
         url = screen.wait_for(r"listening\s+url=(\S+)")[1]
         screen.wait_for(r"digits +enrolling +– ")
@@ -117,7 +117,7 @@ def test_a_terminal_that_wants_json_gets_lines_only(tmp_path: Path) -> None:
         assert screen.process.wait(PATIENCE_S) == 0
 
 
-def test_a_pipe_gets_lines_only_and_ctrl_c_ends_it_in_order(tmp_path: Path) -> None:
+def test_a_pipe_gets_lines_only_and_ctrl_c_ends_the_server_cleanly(tmp_path: Path) -> None:
     process = subprocess.Popen(serve(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stderr is not None
     lines = []

@@ -33,7 +33,7 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
         "--overrides: cannot read .: Is a directory",
     ),
     "rules that are not there": (("serve", "--port", "0", "--rules", "nowhere.py"), "there is no file nowhere.py"),
-    "rules that nobody has loaded": (
+    "rules that are not loaded": (
         ("serve", "--preset", "digits", "--overrides", '{"game": {"policy": "own", "own_rules": "mine"}}'),
         "rules_not_loaded: rules mine are not loaded: --rules mine.py is needed",
     ),
@@ -102,7 +102,7 @@ def test_a_mistake_is_one_line_exit_code_1_and_leaves_nothing(
     ],
     ids=repr,
 )
-def test_a_file_of_overrides_that_holds_none_is_named_in_one_line(tmp_path: Path, content: bytes, said: str) -> None:
+def test_an_overrides_file_without_overrides_is_named_in_one_line(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "overrides.json"
     path.write_bytes(content)
     done = server_command(

@@ -1,4 +1,4 @@
-"""`serve` with folders of their own for results and enrolment codes, and what its exit code says."""
+"""`serve` with separate folders for results and enrolment codes, and its exit codes."""
 
 import csv
 import json
@@ -77,7 +77,7 @@ def state_for_others(settings: Settings) -> str:
         return str(connection.execute(text("SELECT state FROM tasks")).scalar())
 
 
-def test_results_are_complete_before_anybody_can_see_the_end(settings: Settings, tmp_path: Path) -> None:
+def test_results_are_complete_before_the_end_is_visible(settings: Settings, tmp_path: Path) -> None:
     seen: list[tuple[str, str]] = []
 
     def look(tx: Transaction) -> None:
@@ -113,7 +113,7 @@ def test_a_code_folder_holds_the_code_alone_and_is_part_of_a_backup(tmp_path: Pa
     assert (tmp_path / "copy" / "digits.code").read_text() == (codes / "digits.code").read_text()
 
 
-def test_who_was_to_wait_for_the_end_and_is_stopped_before_ends_with_1(tmp_path: Path) -> None:
+def test_a_server_that_is_stopped_before_its_tasks_have_ended_exits_with_1(tmp_path: Path) -> None:
     with running(tmp_path, arguments=DIGITS) as coordinator:
         assert coordinator.stop() == 1
     with running(tmp_path) as coordinator:

@@ -81,7 +81,7 @@ def test_serve_ends_by_itself_also_when_the_tasks_could_not_be_read_for_a_while(
         assert coordinator.process is not None and coordinator.process.wait(timeout=30) == 0
 
 
-def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_certificate_is_named(tmp_path: Path) -> None:
     (tmp_path / "own.pem").write_text("not PEM")
     (tmp_path / "own.key").write_text("not PEM either")
     pair = ("--tls-cert", tmp_path / "own.pem", "--tls-key", tmp_path / "own.key")

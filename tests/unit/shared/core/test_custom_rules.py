@@ -148,7 +148,7 @@ def test_a_rule_cannot_change_what_it_is_asked() -> None:
         question.round_number = 1  # type: ignore[misc]
 
 
-def test_a_rule_of_ones_own_needs_everything_it_may_be_asked_for() -> None:
+def test_a_custom_rule_needs_all_data_that_it_may_use() -> None:
     with pytest.raises(ImpossibleArgument, match="sizes and privacy_values"):
         select(rule=Custom(lambda _: [True]), histograms=[[1, 1]], reference=[0.5, 0.5], min_clients=1, sizes=[2])
 

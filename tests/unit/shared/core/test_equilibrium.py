@@ -173,7 +173,7 @@ def test_a_client_exactly_at_the_edge_does_not_bid() -> None:
         assert theorem_1_literal(reward=1, privacy_values=nu, privacy_weight=1).min() == pytest.approx(0, abs=1e-12)
 
 
-def test_a_dear_client_is_priced_out_where_the_literal_theorem_goes_negative() -> None:
+def test_an_expensive_client_gets_no_budget_where_the_literal_theorem_is_negative() -> None:
     nu = [1.0, 1.0, 3.0]
     assert theorem_1_literal(reward=10, privacy_values=nu, privacy_weight=1)[2] < 0
     game = equilibrium(reward=10, privacy_values=nu, privacy_weight=1)
