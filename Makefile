@@ -105,7 +105,7 @@ logs:  ## follow what the containers say
 ps:  ## list the containers
 	$(COMPOSE) ps
 
-# An empty folder that the engine made for its own user is in the way.
+# Remove the empty folder that the engine may have created for its own user.
 results:  ## copy the results of the containers' task out of its volume, to results/testbed
 	@rmdir results 2>/dev/null || true
 	@mkdir -p results/testbed

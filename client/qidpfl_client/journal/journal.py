@@ -127,7 +127,7 @@ class Journal:
         """Refuse a data set that is not the one of this journal."""
         known = self._file.one("SELECT fingerprint FROM data_set")
         if known is not None and known["fingerprint"] != fingerprint:
-            raise JournalError(f"{self.path} is the journal of another data set; give this one a journal of its own")
+            raise JournalError(f"{self.path} is the journal of another data set; use a separate journal for this one")
 
     def bind(self, fingerprint: str) -> None:
         """Bind the journal to a data set at its first use. From then on it refuses any other one."""

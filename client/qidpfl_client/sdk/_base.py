@@ -41,7 +41,7 @@ class Interface:
         if view.task_id != task_id:
             raise untrusted(call, f"it shows task {view.task_id}")
         if view.spec.digest != view.spec_digest:
-            raise untrusted(call, "the spec does not have the digest beside it")
+            raise untrusted(call, "the spec does not match its digest")
         return view
 
     def _round(self, call: Call, *, round_number: int) -> RoundResult:

@@ -38,7 +38,7 @@ def follow(channel: Channel, call: Call, *, after: int, ended: Callable[[], bool
                 return
             failed += 1
             if failed >= channel.retries.attempts:
-                raise Unreachable(f"{channel.where} closes the event feed again and again")
+                raise Unreachable(f"{channel.where} closes the event feed repeatedly")
             time.sleep(channel.retries.wait_initial_s)
         else:
             failed = 0

@@ -82,7 +82,7 @@ class RequestLimits:
 
 
 def _header_error(scope: Scope) -> ErrorCode | None:
-    """What the headers of a JSON request alone tell to be wrong with its body."""
+    """The error that the headers of a JSON request already show."""
     headers = dict(scope["headers"])
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         return ErrorCode.UNSUPPORTED_MEDIA_TYPE

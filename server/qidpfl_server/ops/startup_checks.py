@@ -24,7 +24,7 @@ def require_living_tasks(tx: Transaction, rules: RuleRegistry) -> None:
     for task in tx.tasks.all():
         if not task.ended:
             for reason in rules.missing(task.spec).values():
-                raise CoordinatorError(f"task {task.name} is {task.state} by rules of your own: {reason}")
+                raise CoordinatorError(f"task {task.name} is {task.state} with custom rules: {reason}")
             tx.clients.of_task(task.task_id)
             _require_rounds(tx, task)
             _require_newest_model(tx, task)

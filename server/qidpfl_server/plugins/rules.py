@@ -80,7 +80,7 @@ def load_rules(paths: Iterable[Path]) -> RuleRegistry:
     for path in paths:
         name = _name_of(path)
         if name in found and found[name].path.resolve() != path.resolve():
-            raise CoordinatorError(f"{found[name].path} and {path} have one name: rename one of them")
+            raise CoordinatorError(f"{found[name].path} and {path} have the same name: rename one of them")
         found[name] = _read(path)
     return RuleRegistry(found)
 

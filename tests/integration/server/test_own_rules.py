@@ -269,7 +269,7 @@ def test_serve_does_not_start_without_the_rules_of_a_living_task(tmp_path: Path)
         refused = server_command("serve", "--port", "0", "--state-dir", tmp_path)
         assert refused.returncode == 1
         line = refused.stderr.splitlines()[-1]
-        assert line.startswith("qidpfl-server: task mine is training by rules of your own") and "own_rules.py" in line
+        assert line.startswith("qidpfl-server: task mine is training with custom rules") and "own_rules.py" in line
         play_on(coordinator.start(), clients)
         assert read(coordinator, f"/{clients[0].task_id}")["state"] == "finished"
         coordinator.stop()

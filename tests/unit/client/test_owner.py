@@ -48,6 +48,6 @@ def test_a_privacy_value_is_drawn_from_a_range() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1", "1:", ":1", "1:2:3", "nan", "inf", "0x1", "1 ", "1,5"])
-def test_any_other_text_is_no_privacy_value(text: str) -> None:
+def test_any_other_text_is_not_a_privacy_value(text: str) -> None:
     with pytest.raises(Misconfigured):
         draw_privacy_value(text, random.Random(0))

@@ -56,7 +56,7 @@ class PlanAuditor:
             report.require(within, f"{place}: {account.spent_rho} spent of {account.lifetime_rho}")
 
     def _plan(self, record: RoundRecord, participants: list[Participant], report: Report) -> RoundPlan:
-        """The plan of a round. Where a user's rule cannot be asked, or fails, the recorded reward is what it wished."""
+        """The plan of a round. If a custom rule is not loaded or fails, the recorded reward counts as its wish."""
 
         def plan(own: CustomReward) -> RoundPlan:
             return plan_round(

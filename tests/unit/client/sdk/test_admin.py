@@ -70,7 +70,7 @@ def test_an_event_resets_the_count_of_failed_connections() -> None:
     assert [seen.id for seen in coordinator.admin().events(TASK)] == [1, 2, 3]
 
 
-def test_a_quiet_feed_is_no_failure() -> None:
+def test_a_quiet_feed_is_not_a_failure() -> None:
     quiet = [feed(b": still here\n\n" * 2) for _ in range(3 * AT_ONCE.attempts)]
     coordinator = Scripted(*quiet, feed(event(1)), feed(), task_view(state="stopped"))
     assert [seen.id for seen in coordinator.task().events()] == [1]

@@ -55,7 +55,7 @@ def test_keys_do_not_wait_for_each_other() -> None:
     assert asyncio.run(scene()) == [("a", [1]), ("b", [1])]
 
 
-def test_an_error_of_the_work_is_everybodys_and_the_next_group_is_served() -> None:
+def test_an_error_of_the_work_goes_to_all_its_items_and_the_next_batch_is_served() -> None:
     async def scene() -> tuple[list[int | BaseException], int]:
         gate = asyncio.Event()
         gate.set()
@@ -68,7 +68,7 @@ def test_an_error_of_the_work_is_everybodys_and_the_next_group_is_served() -> No
     assert answer == 10
 
 
-def test_whoever_goes_away_before_its_group_is_left_out_and_nobody_waits_for_it() -> None:
+def test_a_request_cancelled_before_its_batch_is_left_out() -> None:
     async def scene() -> tuple[int, Groups]:
         groups: Groups = []
         gate = asyncio.Event()

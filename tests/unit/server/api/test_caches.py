@@ -7,7 +7,7 @@ import pytest
 from qidpfl_server.api.caches import Download, DownloadCache, etag_matches
 
 
-def test_those_who_read_at_the_same_time_share_one_copy_that_goes_with_the_last() -> None:
+def test_readers_at_the_same_time_share_one_copy_until_the_last_is_done() -> None:
     asyncio.run(_those_who_read_at_the_same_time_share_one_copy_that_goes_with_the_last())
 
 

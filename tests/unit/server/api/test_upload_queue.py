@@ -32,7 +32,7 @@ async def _a_line_has_an_end_and_other_places_are_free() -> None:
         assert turn.members == 1
 
 
-def test_whoever_reads_gives_way_to_a_newcomer_but_whoever_stores_does_not() -> None:
+def test_a_newer_upload_supersedes_one_that_is_read_but_not_one_that_is_stored() -> None:
     asyncio.run(_whoever_reads_gives_way_to_a_newcomer_but_whoever_stores_does_not())
 
 

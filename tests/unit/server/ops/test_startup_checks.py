@@ -73,7 +73,7 @@ def test_a_living_task_needs_its_rules_and_an_ended_task_does_not(cases: UseCase
     rules = load_rules([tmp_path / "paying.py"])
     task = cases.task(name="mine", rules=rules, game={"policy": "own", "own_rules": "paying"})
     cases.read(lambda tx: require_living_tasks(tx, rules))
-    with pytest.raises(CoordinatorError, match="task mine is enrolling by rules of your own: rules paying are not"):
+    with pytest.raises(CoordinatorError, match="task mine is enrolling with custom rules: rules paying are not"):
         check(cases)
     task.stop()
     check(cases)

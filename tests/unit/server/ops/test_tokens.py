@@ -32,7 +32,7 @@ def test_a_file_that_exists_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "mine.code").read_text() == "first\n"
 
 
-def test_of_two_processes_at_once_one_creates_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_two_processes_creates_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
 
     def overtaken(partial: Path, path: Path) -> None:

@@ -40,12 +40,12 @@ def test_a_task_finds_the_functions_of_the_files_that_it_names(tmp_path: Path) -
     assert (reward.__name__, select.__name__) == ("reward", "select")
 
 
-def test_a_task_without_rules_of_its_own_needs_none() -> None:
+def test_a_task_without_custom_rules_needs_none() -> None:
     NO_RULES.require(task())
     assert NO_RULES.reward(task()) is None and NO_RULES.select(task()) is None
 
 
-def test_what_is_not_loaded_is_refused_with_the_file_that_is_needed() -> None:
+def test_missing_rules_are_refused_with_the_name_of_their_file() -> None:
     with pytest.raises(RequestRefused, match=r"--rules paying\.py is needed") as refusal:
         NO_RULES.require(task(policy="paying"))
     assert refusal.value.code is ErrorCode.RULES_NOT_LOADED
@@ -68,7 +68,7 @@ def test_two_registries_do_not_share_their_rules(tmp_path: Path) -> None:
 def test_a_file_may_be_named_twice_but_two_files_need_two_names(tmp_path: Path) -> None:
     one, other = file(tmp_path / "a", "paying.py", REWARD), file(tmp_path / "b", "paying.py", REWARD)
     rules = load_rules([one, one])
-    with pytest.raises(CoordinatorError, match="have one name"):
+    with pytest.raises(CoordinatorError, match="have the same name"):
         load_rules([one, other])
     assert not rules.missing(task(policy="paying"))
 
@@ -84,7 +84,7 @@ def test_a_file_may_be_named_twice_but_two_files_need_two_names(tmp_path: Path) 
         ("rules.txt", REWARD, "must end in .py"),
     ],
 )
-def test_a_file_that_holds_no_rules_is_refused_in_one_line(tmp_path: Path, name: str, text: str, line: str) -> None:
+def test_a_file_without_rules_is_refused_in_one_line(tmp_path: Path, name: str, text: str, line: str) -> None:
     with pytest.raises(CoordinatorError) as refusal:
         load_rules([file(tmp_path, name, text)])
     assert line in str(refusal.value) and "\n" not in str(refusal.value)

@@ -89,7 +89,7 @@ def test_a_void_round_is_retried_with_the_same_terms_and_pays_each_client_once(c
     assert cases.violations() == []
 
 
-def test_after_the_last_attempt_the_task_fails_and_the_ledgers_say_what_was_spent_unpaid(cases: UseCases) -> None:
+def test_after_the_last_attempt_the_task_fails_and_ledgers_show_unpaid_budgets(cases: UseCases) -> None:
     task, (*two, silent) = cases.training(rounds={"max_attempts": 2})
     for client in two:
         client.play()

@@ -38,7 +38,7 @@ def model_of(task: ServedTask) -> bytes:
     return task.cases.store.blobs.get(model.digest)
 
 
-def test_a_name_belongs_to_one_task_and_is_no_id(cases: UseCases) -> None:
+def test_a_name_belongs_to_one_task_and_is_not_an_id(cases: UseCases) -> None:
     task_id = create(cases, "mine")
     for name in ("mine", task_id):
         with pytest.raises(RequestRefused, match=ErrorCode.TASK_EXISTS.value):

@@ -34,7 +34,7 @@ def translated(error: DBAPIError) -> CoordinatorError:
         (sqlite3.SQLITE_IOERR, DamagedState),
     ],
 )
-def test_sqlite_errors_are_told_apart_by_result_code(code: int, expected: type[CoordinatorError]) -> None:
+def test_sqlite_errors_are_classified_by_result_code(code: int, expected: type[CoordinatorError]) -> None:
     error = sqlite3.OperationalError("some text")
     error.sqlite_errorcode = code
     assert type(translated(OperationalError("SELECT 1", {}, error))) is expected
@@ -52,7 +52,7 @@ def test_sqlite_errors_are_told_apart_by_result_code(code: int, expected: type[C
         ("42P01", DamagedState),
     ],
 )
-def test_postgresql_errors_are_told_apart_by_sqlstate(sqlstate: str | None, expected: type[CoordinatorError]) -> None:
+def test_postgresql_errors_are_classified_by_sqlstate(sqlstate: str | None, expected: type[CoordinatorError]) -> None:
     assert type(translated(OperationalError("SELECT 1", {}, PostgresqlError(sqlstate)))) is expected
 
 

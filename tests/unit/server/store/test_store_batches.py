@@ -114,7 +114,7 @@ def test_a_request_that_is_cancelled_while_it_waits_is_left_out(store: Store) ->
     assert [type(answer) for answer in answers] == [int, asyncio.CancelledError, int]
 
 
-def test_a_plain_write_in_the_same_commit_is_a_call_of_its_own(store: Store) -> None:
+def test_a_plain_write_in_the_same_commit_is_a_separate_call(store: Store) -> None:
     calls: Calls = []
 
     async def scene() -> tuple[int, str]:

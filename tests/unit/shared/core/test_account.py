@@ -66,7 +66,7 @@ def test_an_account_cannot_be_changed_in_place() -> None:
         account.releases = ()  # type: ignore[misc]
 
 
-def test_what_counts_is_what_is_proven() -> None:
+def test_the_proven_budget_counts() -> None:
     account = PrivacyAccount(lifetime_rho=10, accept_unproven=True)
     account = account.charge(release("round/1", 0.01, proven_rho=3600))
     assert account.spent_rho == 3600
@@ -86,7 +86,7 @@ def test_unproven_releases_need_the_owners_word_which_switches_the_limit_off_vis
     assert account.epsilon(delta=1e-5) == math.inf
 
 
-def test_acceptance_alone_does_not_lift_the_limit() -> None:
+def test_accept_unproven_alone_does_not_lift_the_limit() -> None:
     account = PrivacyAccount(lifetime_rho=0.1, accept_unproven=True)
     with pytest.raises(LifetimeExceeded):
         account.charge(release("round/1", 0.2))

@@ -65,7 +65,7 @@ def asked(ask: Callable[[Any], object], answer: object) -> Any:
     return questions[0]
 
 
-def test_a_policy_is_asked_about_the_invited_clients_and_the_rounds_so_far() -> None:
+def test_a_custom_policy_receives_the_invited_clients_and_the_earlier_rounds() -> None:
     question: RewardQuestion = asked(plan, 1.0)
     assert (question.round_number, question.horizon, question.privacy_weight) == (3, 20, 30)
     assert (question.privacy_values.tolist(), question.sizes.tolist()) == ([0.9, 1.1], [100, 200])
@@ -74,7 +74,7 @@ def test_a_policy_is_asked_about_the_invited_clients_and_the_rounds_so_far() -> 
     assert (question.cost_model, question.reward_range, question.reward_left) == (RULES.cost_model, RewardRange(), 1e6)
 
 
-def test_a_policy_may_ask_what_the_optimal_one_would_pay() -> None:
+def test_a_custom_policy_can_read_the_optimal_reward() -> None:
     assert plan(lambda question: question.optimal_reward()) == plan(None, policy=RewardPolicy.OPTIMAL)
 
 
@@ -95,7 +95,7 @@ def test_an_unusable_reward_is_a_failure_of_the_rule(answer: object) -> None:
         plan(lambda _: answer)
 
 
-def test_a_selection_rule_is_asked_about_the_clients_with_records() -> None:
+def test_a_custom_selection_receives_the_clients_with_records() -> None:
     question: SelectionQuestion = asked(choose, [True, True, False])
     assert (question.clients, question.min_clients) == (3, 2)
     assert question.label_counts.tolist() == [[5, 5], [9, 1], [4, 6]]
@@ -125,7 +125,7 @@ def test_a_selection_without_one_bool_per_client_is_a_failure_of_the_rule(answer
 
 @pytest.mark.parametrize("error", [KeyError("secret"), ZeroDivisionError(), SystemExit(3), RecursionError()], ids=repr)
 @pytest.mark.parametrize("ask", [plan, choose])
-def test_an_error_in_a_rule_is_told_by_its_kind_alone(ask: Callable[[Any], object], error: BaseException) -> None:
+def test_an_error_in_a_rule_is_reported_by_its_type_only(ask: Callable[[Any], object], error: BaseException) -> None:
     def broken(question: object) -> object:
         raise error
 
@@ -134,7 +134,7 @@ def test_an_error_in_a_rule_is_told_by_its_kind_alone(ask: Callable[[Any], objec
     assert failure.value.__cause__ is error
 
 
-def test_a_rule_cannot_change_what_it_is_asked() -> None:
+def test_a_rule_cannot_change_its_question() -> None:
     question: RewardQuestion = asked(plan, 1.0)
     choice: SelectionQuestion = asked(choose, [True] * 3)
     arrays = [

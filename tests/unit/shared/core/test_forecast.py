@@ -36,7 +36,7 @@ def test_a_fit_of_noisy_measurements_is_as_good_as_the_noise() -> None:
     assert fit.curve.ceiling == pytest.approx(0.9, abs=0.01)
 
 
-def test_the_papers_second_and_fourth_constants_cannot_be_told_apart() -> None:
+def test_the_papers_second_and_fourth_constants_cannot_be_distinguished() -> None:
     one = AccuracyCurve.from_paper(i1=0.9, i2=0.5, i3=3, i4=0.2)
     other = AccuracyCurve.from_paper(i1=0.9, i2=0.5 * math.exp(0.3), i3=3, i4=0.5)
     assert one.accuracy(total=0.7) == pytest.approx(other.accuracy(total=0.7))

@@ -73,7 +73,7 @@ def test_withdrawal_follows_the_rule_step_by_step(data: st.DataObject, nu: list[
     assert (stay.utilities >= 0).all()
 
 
-def test_those_who_stay_earn_at_least_their_fixed_costs() -> None:
+def test_the_remaining_clients_earn_at_least_their_fixed_costs() -> None:
     stay = participation(reward=4, privacy_values=[1] * 4, privacy_weight=1, fixed_costs=[0.3] * 4)
     # R/n² = 0.25 for four, 0.44 for three: the last one leaves and the others stay.
     assert stay.withdrawn.tolist() == [False, False, False, True]

@@ -237,7 +237,7 @@ def test_a_round_outside_the_horizon_is_refused() -> None:
             plan(crowd(1.0, 1.0), round_number)
 
 
-def test_a_cap_below_the_smallest_admissible_budget_is_no_budget() -> None:
+def test_a_cap_below_the_smallest_admissible_budget_leaves_no_budget() -> None:
     participants = [*crowd(1.0, 1.0, 1.0), *crowd(1.0, rho_cap=1e-7)]
     assert plan(participants, rho_min=1e-6).standings[3] is Standing.NO_BUDGET
 

@@ -159,9 +159,7 @@ def test_a_large_union_cannot_be_improved_by_one_step() -> None:
 
 
 @given(tables(least=1), st.integers(1, 9), st.integers(0, 2**32 - 1))
-def test_a_blind_choice_keeps_as_many_as_it_says_or_all_that_there_are(
-    table: np.ndarray, count: int, seed: int
-) -> None:
+def test_a_random_choice_keeps_the_given_number_of_clients_or_all(table: np.ndarray, count: int, seed: int) -> None:
     result = select(rule=Random(count, seed), histograms=table, reference=UNIFORM, min_clients=1)
     assert result.selected.sum() == min(count, len(table))
     assert not result.filled_up.any()

@@ -117,7 +117,7 @@ def test_text_from_anywhere_becomes_one_printable_line(text: str) -> None:
 
 
 @given(text=ANY_TEXT)
-def test_one_line_stays_as_it_is(text: str) -> None:
+def test_one_line_stays_unchanged(text: str) -> None:
     assert one_line(one_line(text)) == one_line(text)
 
 

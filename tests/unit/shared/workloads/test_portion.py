@@ -61,7 +61,7 @@ def test_a_task_that_names_no_portion_has_the_workload_itself() -> None:
     assert portion(whole, spec()) is whole
 
 
-def test_so_many_records_are_trained_on_and_the_held_out_ones_stay() -> None:
+def test_training_uses_the_given_number_of_records_and_keeps_the_held_out_ones() -> None:
     trained, evaluated = parts(training=30)
     assert len(set(trained)) == 30
     assert set(trained) < set(range(ALL))
@@ -100,7 +100,9 @@ def test_all_records_may_be_used() -> None:
 @pytest.mark.parametrize(
     ("training", "validation"), [(ALL + 1, None), (ALL - 19, 20), (None, ALL), (None, ALL + 1), (1, ALL)]
 )
-def test_more_records_than_there_are_are_refused_in_one_line(training: int | None, validation: int | None) -> None:
+def test_more_records_than_the_data_set_has_are_refused_in_one_line(
+    training: int | None, validation: int | None
+) -> None:
     chosen = portion(Numbered(), spec(training=training, validation=validation))
     asked = [chosen.training, *([chosen.held_out] if validation else [])]
     for ask in asked:

@@ -74,7 +74,7 @@ YES: list[Place] = [(Decline, "decline"), (Join, "join")]
 
 
 @pytest.mark.parametrize("value", [0, 1, 1.0, "true", "yes", None, [], [True], {}], ids=repr)
-def test_yes_is_no_number_and_nothing_else(read: Reader, value: object) -> None:
+def test_only_true_is_accepted_where_true_is_required(read: Reader, value: object) -> None:
     assert codes_by_place(read, YES, value) == {key: ["bool_type"] for key in YES}
 
 

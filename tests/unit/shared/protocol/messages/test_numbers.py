@@ -113,7 +113,7 @@ def test_a_number_may_not_be_negative(read: Reader, place: Place) -> None:
 
 
 @pytest.mark.parametrize("value", [1e30, 10**30], ids=["1e30", "10**30"])
-def test_what_a_client_states_has_an_upper_bound(read: Reader, value: float) -> None:
+def test_values_that_a_client_states_have_an_upper_bound(read: Reader, value: float) -> None:
     stated = [place for place in FLOATS if place[0] in (Declaration, Profile)]
     assert codes_by_place(read, stated, value) == {key: ["less_than_equal"] for key in stated}
 

@@ -30,7 +30,7 @@ def test_an_infinite_sum_of_a_ledger_is_null(field: str) -> None:
     assert json.loads(ledger.model_dump_json())[field] is None
 
 
-def test_what_is_proven_cannot_be_left_unsaid(read: Reader) -> None:
+def test_the_proven_budget_is_required(read: Reader) -> None:
     body = {name: value for name, value in body_of(ENTRY).items() if name != "proven_rho"}
     assert codes_of(read, LedgerEntry, body) == ["missing"]
 
@@ -46,7 +46,7 @@ def test_a_task_without_an_open_round_announces_its_state_alone(read: Reader, st
     assert announcement == Announcement(task_state=state, reason=None, round=None)
 
 
-def test_a_task_of_its_own_making_has_no_preset(read: Reader) -> None:
+def test_a_task_without_a_preset_is_valid(read: Reader) -> None:
     summary = read(TaskSummary, body_of(SUMMARY) | {"preset": None})
     assert isinstance(summary, TaskSummary) and summary.preset is None
 

@@ -120,7 +120,7 @@ def test_a_time_without_an_offset_is_refused(read: Reader, at: str) -> None:
 
 
 @pytest.mark.parametrize("at", ["noon", "", "2025-13-01T00:00:00Z"], ids=repr)
-def test_text_that_is_no_time_is_refused(read: Reader, at: str) -> None:
+def test_text_that_is_not_a_time_is_refused(read: Reader, at: str) -> None:
     assert codes_of(read, Event, example(Event) | {"at": at})[0].startswith("datetime_")
 
 
@@ -136,7 +136,7 @@ MOMENTS: list[Place] = [
 @pytest.mark.parametrize(
     "value", [0, 1_748_779_200, 1_748_779_200.5, 10**30, math.nan, math.inf, True, None, [], {}], ids=repr
 )
-def test_a_time_is_no_number_and_nothing_else(read: Reader, value: object) -> None:
+def test_a_time_must_be_text(read: Reader, value: object) -> None:
     assert codes_by_place(read, MOMENTS, value) == {key: ["wrong_type"] for key in MOMENTS}
 
 

@@ -99,7 +99,7 @@ def test_any_override_changes_the_digest(path: str, value: object) -> None:
         [{"name": "w", "shape": [10, 64]}, {"name": "bias", "shape": [10]}],
     ],
 )
-def test_another_layout_of_a_network_of_ones_own_changes_the_digest(tensors: list[Json]) -> None:
+def test_another_layout_of_a_custom_network_changes_the_digest(tensors: list[Json]) -> None:
     own = nested("workload.network", "own")
     assert preset("digits", own | nested("layout.tensors", tensors)).digest != preset("digits", own).digest
 

@@ -40,7 +40,7 @@ def test_a_built_in_data_set_has_its_own_labels_only(read: Reader) -> None:
 @pytest.mark.parametrize(
     "own", [{"dataset": "none"}, {"dataset": "module:Class"}, {"network": "theirs"}, {"dataset": "none", "labels": 9}]
 )
-def test_data_sets_and_networks_of_ones_own_have_any_layout(read: Reader, own: Json) -> None:
+def test_custom_data_sets_and_networks_may_have_any_layout(read: Reader, own: Json) -> None:
     spec = PRESETS["digits"]().model_dump(mode="json")
     layout = {"tensors": [{"name": "w", "shape": []}]}
     assert codes_of(read, spec | {"workload": spec["workload"] | own, "layout": layout}) == []
@@ -120,7 +120,7 @@ def test_custom_rules_are_named_if_and_only_if_they_are_used(read: Reader, chang
     ],
     ids=str,
 )
-def test_a_blind_choice_needs_a_seed_and_at_least_the_smallest_number_of_clients(read: Reader, changes: Json) -> None:
+def test_a_random_choice_needs_a_seed_and_at_least_min_clients(read: Reader, changes: Json) -> None:
     assert codes_of(read, task(changes)) == ["inconsistent_spec"]
 
 

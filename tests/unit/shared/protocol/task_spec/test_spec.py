@@ -132,7 +132,7 @@ def test_a_blind_choice_reaches_the_core() -> None:
     assert spec.selection_rule() == Random(clients=4, seed=9)
 
 
-def test_a_rule_of_ones_own_is_not_in_the_spec_but_given() -> None:
+def test_the_function_of_a_custom_rule_is_an_argument_and_not_in_the_spec() -> None:
     def no_client(question: object) -> list[bool]:
         return []
 
