@@ -31,12 +31,16 @@ class ServerProcess:
         stdout: Path,
         stderr: Path,
         sabotage: Callable[[], None] | None = None,
+        clock_file: Path | None = None,
     ) -> None:
-        """Start the command; `sabotage` runs in its process first, to break it on purpose."""
+        """Start the command; `sabotage` runs in its process first, to break it on purpose.
+
+        `clock_file` says how far the clock of the process is ahead (see `ShiftedClock`).
+        """
         self.arguments = list(arguments)
         whole = dict(os.environ) | environment
         self._child: BaseProcess = _forks.Process(
-            target=_run, args=(self.arguments, whole, stdout, stderr, sabotage), daemon=True
+            target=_run, args=(self.arguments, whole, stdout, stderr, sabotage, clock_file), daemon=True
         )
         self._child.start()
 
@@ -84,13 +88,17 @@ def _run(
     stdout: Path,
     stderr: Path,
     sabotage: Callable[[], None] | None,
+    clock_file: Path | None,
 ) -> None:
     from qidpfl_server.__main__ import main
+    from support.fakes import serve_with_clock
 
     os.environ.clear()
     os.environ.update(environment)
     for path, stream in ((stdout, sys.stdout), (stderr, sys.stderr)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), stream.fileno())
+    if clock_file is not None:
+        serve_with_clock(clock_file)
     if sabotage is not None:
         sabotage()
     sys.argv = ["qidpfl-server", *arguments]

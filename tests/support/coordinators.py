@@ -5,7 +5,6 @@ import hashlib
 import json
 import shutil
 import socket
-import sqlite3
 import tempfile
 import threading
 import time
@@ -24,11 +23,14 @@ from qidpfl_server.audit import audit
 from qidpfl_server.ops.open_store import opened_store
 from qidpfl_server.settings import Settings
 from support.commands import ServerProcess
+from support.fakes import shift_clock
 
 _START_TIMEOUT_S = 120.0
 
 # Rounds without timeouts: a round closes when all clients have answered, also on a slow machine.
 NO_TIMEOUTS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
+# Later than all deadlines of a round without timeouts.
+PAST_DEADLINES_S = 1300.0
 
 
 @dataclass
@@ -48,6 +50,7 @@ class Coordinator:
         self._logs = Path(tempfile.mkdtemp(prefix="qidpfl-logs-"))
         weakref.finalize(self, shutil.rmtree, self._logs, ignore_errors=True)
         self._starts = 0
+        self._ahead_s = 0.0
 
     def start(self) -> "Coordinator":
         self._starts += 1
@@ -57,9 +60,15 @@ class Coordinator:
             stdout=self._logs / f"stdout-{self._starts}.log",
             stderr=self._log_file,
             sabotage=self.sabotage,
+            clock_file=self._clock_file,
         )
         self.url = self._wait_for_address()
         return self
+
+    def advance(self, duration_s: float) -> None:
+        """Move the clock of this coordinator forward, now or before its start. It notices within five seconds."""
+        self._ahead_s += duration_s
+        shift_clock(self._clock_file, self._ahead_s)
 
     def kill(self) -> None:
         assert self.process is not None
@@ -116,6 +125,10 @@ class Coordinator:
         where = ["--state-dir", str(self.state_dir)]
         where += ["--store-url", self.store_url] if self.store_url else []
         return where + (["--blob-dir", str(self.blob_dir)] if self.blob_dir else [])
+
+    @property
+    def _clock_file(self) -> Path:
+        return self._logs / "clock"
 
     @property
     def _log_file(self) -> Path:
@@ -272,22 +285,6 @@ def play_to_the_end(clients: list[ScriptedClient]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-
-
-def move_deadline(state_dir: Path, name: str, *, task_id: str | None = None, in_s: float = 0.0) -> None:
-    """Move both deadlines of the open round, so that the one of this name is over in so many seconds.
-
-    Clients get all the time they need; when they are done, the time is over. Of one task, or of all that there are.
-    """
-    moment, where = time.time_ns() // 1000 + round(in_s * 1e6), "" if task_id is None else "and task_id = :task_id"
-    moved = ", ".join(f"{one} = {one} - {name} + :moment" for one in ("declare_by", "deliver_by"))
-    database = sqlite3.connect(state_dir / "coordinator.db", timeout=60)
-    with database:
-        values = {"moment": moment, "task_id": task_id}
-        database.execute(f"update rounds set {moved} where state = 'open' {where}", values)
-        # As another process would do it: the coordinator checks for such changes once a second.
-        database.execute("update pulse set changes = changes + 1")
-    database.close()
 
 
 def digest_header(data: bytes) -> str:

@@ -11,7 +11,7 @@ from qidpfl_client.journal.journal import Journal
 from qidpfl_client.participant.runner import run_until_finished
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode, Problem
 from qidpfl_shared.protocol.messages import SpendState, TaskState
-from support.coordinators import ScriptedClient, move_deadline, running
+from support.coordinators import PAST_DEADLINES_S, ScriptedClient, running
 from support.synthetic_clients import enrolment
 
 pytestmark = pytest.mark.live
@@ -46,7 +46,7 @@ def test_a_round_that_is_opened_again_gets_the_same_bytes(tmp_path: Path) -> Non
         threads = [threading.Thread(target=other.run) for other in others]
         for thread in threads:
             thread.start()
-        transport = FirstUploadTooLate(lambda: move_deadline(tmp_path / "state", "deliver_by"))
+        transport = FirstUploadTooLate(lambda: coordinator.advance(PAST_DEADLINES_S))
         with (
             httpx.Client(transport=transport, base_url=coordinator.url, timeout=60) as http,
             Journal(tmp_path / "journal.sqlite") as journal,

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from support.coordinators import move_deadline
-
 pytestmark = pytest.mark.live
 
 DEMO = Path(__file__).parents[3] / "examples" / "demo"
@@ -35,19 +33,30 @@ def play(folder: Path, *, kill_after: str | None = None) -> str:
                 # Once: the summary has lines that look the same.
                 kill_after = None
                 kill_coordinator(demo.pid)
-                # More time, so that no client misses the open round while it reconnects.
-                move_deadline(folder / "coordinator", "declare_by", in_s=600)
     assert demo.returncode == 0, "".join(said)
     return "".join(said)
 
 
 def kill_coordinator(demo: int) -> None:
-    """Kill the demo's coordinator from outside, and in the middle of a call: it hangs for a moment before it dies."""
+    """Kill the demo's coordinator from outside, while a request waits for its answer."""
     children = Path(f"/proc/{demo}/task/{demo}/children").read_text().split()
     (pid,) = [int(pid) for pid in children if b"qidpfl_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     os.killpg(pid, signal.SIGSTOP)
-    time.sleep(1.5)
+    deadline = time.monotonic() + 30.0
+    while not has_unread_request(int(words[words.index("--port") + 1])):
+        assert time.monotonic() < deadline, "no request reached the coordinator"
+        time.sleep(0.02)
     os.killpg(pid, signal.SIGKILL)
+
+
+def has_unread_request(port: int) -> bool:
+    """Whether bytes that were sent to this port have not been read yet."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, queues, *_ = line.split()
+        if state == "01" and int(local.partition(":")[2], 16) == port and int(queues.partition(":")[2], 16) > 0:
+            return True
+    return False
 
 
 @pytest.fixture(scope="module")

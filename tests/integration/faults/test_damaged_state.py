@@ -13,7 +13,7 @@ import pytest
 
 from qidpfl_server.ops.tokens import load_secrets
 from support.commands import server_command
-from support.coordinators import Coordinator, ScriptedClient, move_deadline, running
+from support.coordinators import PAST_DEADLINES_S, Coordinator, ScriptedClient, running
 
 pytestmark = pytest.mark.live
 
@@ -94,7 +94,7 @@ def test_a_task_that_becomes_unreadable_does_not_hold_up_the_others(state: Path,
         for client in good[:2]:
             client.play(offer_to(client))
         # The third stays silent: the clock has to close this round.
-        move_deadline(state, "declare_by", task_id=good[0].task_id, in_s=2)
+        coordinator.advance(PAST_DEADLINES_S)
         while (answer := good[0].poll(wait=30)) is None:
             pass
         assert (answer["task_state"], answer["reason"]) == ("finished", "horizon_reached")
@@ -129,7 +129,6 @@ def test_a_waiting_client_is_told_that_its_task_is_unreadable_and_continues_afte
 
 
 def test_a_coordinator_starts_only_with_its_blob_folder(state: Path) -> None:
-    change(state, "update rounds set declare_by = 1, deliver_by = 2")
     (state / "blobs").rename(state / "away")
     assert f"models and updates are not at {state / 'blobs'}" in refused_start(state)
     assert not (state / "blobs").exists()
@@ -142,8 +141,10 @@ def test_a_coordinator_starts_only_with_its_blob_folder(state: Path) -> None:
 
     shutil.rmtree(state / "blobs")
     (state / "away").rename(state / "blobs")
-    done = server_command("serve", "--port", "0", "--exit-when-finished", "--state-dir", state)
-    assert done.returncode == 0, done.stderr
+    coordinator = Coordinator(state, arguments=("--exit-when-finished",))
+    coordinator.advance(PAST_DEADLINES_S)
+    with coordinator:
+        assert coordinator.process is not None and coordinator.process.wait() == 0
     assert shown(state, "bad") == ("finished", "horizon_reached")
 
 

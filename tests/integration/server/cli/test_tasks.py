@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-import time
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +68,6 @@ def test_serve_ends_by_itself_when_all_tasks_have_ended(tmp_path: Path) -> None:
         assert coordinator.process is not None and coordinator.process.wait(timeout=30) == 0
     assert ledger["earned_micro"] > 0
     assert listed(tmp_path) == {"digits": ("finished", "2/2")}
-
-
-def test_serve_ends_by_itself_also_when_the_tasks_could_not_be_read_for_a_while(tmp_path: Path) -> None:
-    task_id, _ = create(tmp_path, "mine")
-    with running(tmp_path, arguments=("--exit-when-finished",)) as coordinator:
-        change_task(tmp_path, task_id, state="unheard-of")
-        # It looks once a second.
-        time.sleep(2.5)
-        change_task(tmp_path, task_id, state="stopped", reason="stopped", ended_at=1)
-        assert coordinator.process is not None and coordinator.process.wait(timeout=30) == 0
 
 
 def test_a_file_that_is_not_a_certificate_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from qidpfl_server.api import uploads
 from qidpfl_server.api.uploads import UploadQueue, UploadSuperseded
 
 
@@ -32,7 +33,10 @@ async def _a_line_has_an_end_and_other_places_are_free() -> None:
         assert turn.members == 1
 
 
-def test_a_newer_upload_supersedes_one_that_is_read_but_not_one_that_is_stored() -> None:
+def test_a_newer_upload_supersedes_one_that_is_read_but_not_one_that_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(uploads, "_SUPERSEDE_AFTER_S", 0.01)
     asyncio.run(_whoever_reads_gives_way_to_a_newcomer_but_whoever_stores_does_not())
 
 
@@ -62,7 +66,8 @@ async def _whoever_reads_gives_way_to_a_newcomer_but_whoever_stores_does_not() -
     storing = asyncio.create_task(store(done))
     await asyncio.sleep(0)
     newcomer = asyncio.create_task(come())
-    await asyncio.sleep(1.5)
+    # The newcomer waits for longer than it lets an upload read.
+    await asyncio.sleep(0.05)
     done.set()
     await asyncio.gather(storing, newcomer)
     assert order == ["came", "stored", "came"]
