@@ -100,7 +100,7 @@ def test_equal_bytes_of_two_clients_in_one_batch_are_accepted_once(stage: Stage)
     assert list(stage.recorded()) == [first]
 
 
-def test_a_client_that_sends_twice_at_once_gets_one_receipt_for_the_same_bytes_and_none_for_others(
+def test_two_uploads_of_a_client_in_one_batch_get_one_receipt_and_other_bytes_none(
     stage: Stage,
 ) -> None:
     client = stage.clients[0]
@@ -136,7 +136,7 @@ def test_each_upload_of_a_batch_gets_its_own_answer_before_its_body(stage: Stage
     assert said(outcomes[2:]) == ["update_replayed", "budget_missing"]
 
 
-def test_a_declaration_and_its_decline_that_come_together_leave_a_decline_that_keeps_the_rho(stage: Stage) -> None:
+def test_a_declaration_and_its_decline_in_one_batch_leave_a_decline_with_the_rho(stage: Stage) -> None:
     changing, other, _ = stage.clients
     outcomes = stage.declare(
         (changing, Declaration(rho=0.05)),
@@ -152,7 +152,7 @@ def test_a_declaration_and_its_decline_that_come_together_leave_a_decline_that_k
     assert budgets[other].state is BudgetState.DECLARED
 
 
-def test_a_task_is_announced_only_by_the_group_that_completes_its_round(stage: Stage) -> None:
+def test_a_task_is_announced_only_by_the_batch_that_completes_its_round(stage: Stage) -> None:
     stage.declare(*((client, Declaration(rho=0.05)) for client in stage.clients))
     stage.deliver(*(stage.staged(client, client.encode()) for client in stage.clients[:2]))
     assert not any(stage.told)

@@ -38,7 +38,7 @@ def test_a_round_changes_only_if_state_and_attempt_are_those_known(store: Store)
     )
 
 
-def test_what_happens_once_per_round_and_client_has_one_row(store: Store) -> None:
+def test_each_round_and_client_has_one_row_per_table(store: Store) -> None:
     round_, clients = open_round(store)
     client_id = clients[0].client_id
     update = Update(client_id=client_id, digest="a" * 64, byte_length=4, squared_norm=1.0, received_at=NOW)

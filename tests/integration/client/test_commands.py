@@ -119,7 +119,7 @@ def test_a_mistake_is_one_line(run: Run, options: dict[str, str], said: str) -> 
 
 def test_a_wrong_secret_is_one_line_that_does_not_show_it(run: Run, codes: dict[str, str]) -> None:
     task_id, _, _ = codes["digits"].partition(".")
-    line = failed_with(run(code=f"{task_id}.a-wrong-secret-of-somebody"))
+    line = failed_with(run(code=f"{task_id}.a-wrong-secret-of-a-client"))
     assert "missing, wrong or revoked" in line and "a-wrong-secret" not in line
 
 

@@ -260,7 +260,7 @@ def test_a_workload_that_the_operator_has_not_named_is_never_imported() -> None:
 
 
 @pytest.mark.parametrize(("name", "reason"), [("Secretive", "no held-out records"), ("Moody", "not today")])
-def test_a_workload_that_fails_is_said_once_and_harms_nobody(name: str, reason: str) -> None:
+def test_a_workload_that_fails_is_logged_once_and_does_not_affect_others(name: str, reason: str) -> None:
     own = describe_workload(f"support.custom_workload:{name}", None)
     spec = preset("digits", own.overrides({}))
     evaluator = Evaluators(custom=[own.name]).of(spec)

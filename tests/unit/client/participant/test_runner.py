@@ -44,7 +44,7 @@ def waited_s(reconnect: ReconnectPolicy, clock: Clock) -> float:
         return clock.now - began
 
 
-def test_a_coordinator_that_never_answered_is_waited_for_briefly(reconnect: ReconnectPolicy, clock: Clock) -> None:
+def test_a_client_waits_briefly_for_a_coordinator_that_never_answered(reconnect: ReconnectPolicy, clock: Clock) -> None:
     assert waited_s(reconnect, clock) == pytest.approx(10.0)
 
 

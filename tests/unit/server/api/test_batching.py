@@ -23,7 +23,7 @@ def doubling(groups: Groups, gate: asyncio.Event) -> RequestBatcher[str, int, in
     return RequestBatcher(work)
 
 
-def test_what_comes_during_one_group_is_the_next_and_each_gets_its_own_answer() -> None:
+def test_items_that_arrive_during_a_batch_form_the_next_and_each_gets_its_own_answer() -> None:
     async def scene() -> tuple[list[int | BaseException], Groups]:
         groups: Groups = []
         gate = asyncio.Event()

@@ -25,9 +25,7 @@ def ensured(settings: Settings, folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if "code" in path.name)
 
 
-def test_a_coordinator_that_comes_second_leaves_the_code_of_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_coordinator_keeps_the_code_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(state_dir=tmp_path)
     others: list[list[str]] = []
 
@@ -41,7 +39,7 @@ def test_a_coordinator_that_comes_second_leaves_the_code_of_the_first(
     assert others == [["mine.code"]]
 
 
-def test_a_code_that_was_written_down_before_a_crash_is_found_again(tmp_path: Path) -> None:
+def test_a_code_written_before_a_crash_is_used_again(tmp_path: Path) -> None:
     settings = Settings(state_dir=tmp_path)
     ensured(settings, tmp_path)
     (tmp_path / "mine.code").rename(tmp_path / "mine.code~1")
@@ -50,7 +48,7 @@ def test_a_code_that_was_written_down_before_a_crash_is_found_again(tmp_path: Pa
     assert ensured(settings, tmp_path) == ["mine.code", "mine.code.code"]
 
 
-def test_a_task_that_is_there_with_another_spec_stays_and_is_mentioned(tmp_path: Path) -> None:
+def test_a_task_of_this_name_with_another_spec_stays_and_is_logged(tmp_path: Path) -> None:
     other = task_spec("digits", {"game": {"horizon": 3}})
     settings = Settings(state_dir=tmp_path)
     ensured(settings, tmp_path)

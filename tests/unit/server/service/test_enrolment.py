@@ -106,7 +106,7 @@ def test_a_client_that_left_sends_no_profile(cases: UseCases) -> None:
         client.send_profile()
 
 
-def test_a_client_that_leaves_is_not_waited_for_and_keeps_its_ledger(cases: UseCases) -> None:
+def test_a_round_does_not_wait_for_a_client_that_left_and_its_ledger_stays(cases: UseCases) -> None:
     task, (*three, leaving) = cases.training(4)
     for client in three:
         client.play()

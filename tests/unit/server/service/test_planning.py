@@ -29,7 +29,7 @@ def test_a_round_is_complete_when_each_client_has_answered_or_missed_a_deadline(
     assert third.offer().round_number == 1
 
 
-def test_a_declared_budget_is_waited_for_until_the_deadline_for_updates(cases: UseCases) -> None:
+def test_a_round_waits_for_a_declared_budget_until_the_deadline_for_updates(cases: UseCases) -> None:
     task, clients = cases.training()
     for client in clients:
         client.declare()

@@ -173,7 +173,7 @@ def test_failures_are_counted_for_each_task_and_step() -> None:
     assert policy.pause_after("one", (1, 2)) == 1.0
 
 
-def test_the_scheduler_plays_a_task_to_its_end_when_it_is_woken(store: Store, clock: FakeClock) -> None:
+def test_the_scheduler_runs_a_task_to_its_end_when_it_is_woken(store: Store, clock: FakeClock) -> None:
     cases = UseCases(store, clock)
     task, clients = cases.training(game={"horizon": 2})
 

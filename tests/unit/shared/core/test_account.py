@@ -73,7 +73,7 @@ def test_the_proven_budget_counts() -> None:
     assert account.epsilon(delta=1e-5) > 3000
 
 
-def test_unproven_releases_need_the_owners_word_which_switches_the_limit_off_visibly() -> None:
+def test_unproven_releases_need_the_owners_consent_and_switch_the_limit_off() -> None:
     exact_histogram = release("histogram", 0.0, proven_rho=math.inf)
     assert exact_histogram.unprotected
     with pytest.raises(UnprovenRelease, match="not accepted"):

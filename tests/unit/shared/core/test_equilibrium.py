@@ -112,7 +112,9 @@ def test_utility_is_the_squared_share_of_the_reward(nu: list[float], reward: flo
 
 
 @given(values, rewards, weights)
-def test_the_literal_theorem_agrees_exactly_where_all_are_active(nu: list[float], reward: float, weight: float) -> None:
+def test_the_literal_theorem_agrees_exactly_if_all_clients_are_active(
+    nu: list[float], reward: float, weight: float
+) -> None:
     literal = theorem_1_literal(reward=reward, privacy_values=nu, privacy_weight=weight)
     game = equilibrium(reward=reward, privacy_values=nu, privacy_weight=weight)
     # Shares within rounding of the edge are on neither side of it.
@@ -276,7 +278,7 @@ def test_reporting_a_lower_privacy_value_pays() -> None:
     assert np.median(gains) > 0.5
 
 
-def test_the_two_cheapest_are_always_in_however_far_apart() -> None:
+def test_the_two_clients_with_the_lowest_privacy_values_are_always_active() -> None:
     game = equilibrium(reward=1, privacy_values=[1e-12, 1.0, 5.0], privacy_weight=1)
     assert game.active.tolist() == [True, True, False]
     assert game.total == pytest.approx(1)
@@ -293,8 +295,8 @@ def test_without_a_reward_the_best_response_is_not_to_bid() -> None:
     assert best_response(reward=1, total=0, privacy_value=1, privacy_weight=1) == 0
 
 
-def test_of_all_rewards_that_buy_the_same_total_the_smallest_is_named() -> None:
-    """Both bidders are at their caps from R = 0.79 on, and the dear client enters at 1.225 only."""
+def test_the_smallest_reward_that_buys_a_total_is_returned() -> None:
+    """Both bidders are at their caps from R = 0.79 on, and the expensive client enters only at 1.225."""
     nu, caps = [0.5, 2.0, 0.75], [0.375, math.inf, 0.2375]
     total = equilibrium(reward=1, privacy_values=nu, privacy_weight=1, caps=caps).total
     needed = reward_for_total(total=total, privacy_values=nu, privacy_weight=1, caps=caps)

@@ -100,7 +100,7 @@ def test_verdicts_name_what_was_found() -> None:
     assert test.verdict(squared_norm=4 * honest) is NoiseVerdict.TOO_MUCH_NOISE
 
 
-def test_where_the_signal_can_hide_the_noise_nothing_is_decided() -> None:
+def test_no_verdict_is_given_if_the_signal_can_hide_the_noise() -> None:
     test = audit(0.01, 6000, 7850)
     assert not test.decisive
     honest = energies(test, signal=0.5, factor=1, draws=1, seed=0)[0]

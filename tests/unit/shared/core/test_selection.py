@@ -69,7 +69,7 @@ def test_a_client_exactly_at_the_threshold_passes() -> None:
         assert result.selected.all(), (table, exact)
 
 
-def test_the_threshold_keeps_the_near_and_refuses_the_far() -> None:
+def test_the_threshold_keeps_near_clients_and_refuses_far_ones() -> None:
     table = [[5, 5, 5, 5], [20, 0, 0, 0], [6, 4, 5, 5]]
     result = select(rule=Threshold(0.5), histograms=table, reference=UNIFORM, min_clients=2)
     assert result.status is SelectionStatus.SELECTED
@@ -77,7 +77,7 @@ def test_the_threshold_keeps_the_near_and_refuses_the_far() -> None:
     assert not result.filled_up.any()
 
 
-def test_too_few_fail_or_are_filled_up_with_the_nearest_as_the_caller_says() -> None:
+def test_too_few_clients_fail_or_are_filled_up_with_the_nearest() -> None:
     table = [[20, 0, 0, 0], [5, 5, 5, 5], [10, 10, 0, 0], [9, 11, 0, 0], [0, 0, 0, 0]]
     failed = select(rule=Threshold(0.1), histograms=table, reference=UNIFORM, min_clients=3)
     assert failed.status is SelectionStatus.TOO_FEW_CLIENTS

@@ -75,7 +75,7 @@ def test_validation_records_are_not_trained_on() -> None:
     assert sorted(trained + evaluated) == list(range(ALL))
 
 
-def test_the_validation_records_are_the_same_however_many_are_trained_on() -> None:
+def test_the_validation_records_do_not_depend_on_the_number_of_training_records() -> None:
     few, many, rest = (parts(training=training, validation=20) for training in (10, 60, None))
     assert few[1] == many[1] == rest[1]
     assert set(few[0]) < set(many[0]) < set(rest[0])
@@ -111,7 +111,7 @@ def test_more_records_than_the_data_set_has_are_refused_in_one_line(
         assert "\n" not in str(refusal.value)
 
 
-def test_the_held_out_records_are_had_without_reading_the_training_records() -> None:
+def test_the_held_out_records_are_read_without_the_training_records() -> None:
     whole = Numbered()
     portion(whole, spec(training=30)).held_out()
     assert whole.read == 0

@@ -127,12 +127,12 @@ def test_a_random_choice_needs_a_seed_and_at_least_min_clients(read: Reader, cha
 @pytest.mark.parametrize(
     "selection", [{"rule": "random", "random_clients": 3, "seed": 0}, {"rule": "own", "own_rules": "mine"}], ids=str
 )
-def test_rules_that_look_at_all_clients_together_take_no_late_joiners(read: Reader, selection: Json) -> None:
+def test_rules_that_compare_all_clients_accept_no_late_joiners(read: Reader, selection: Json) -> None:
     assert codes_of(read, task({"selection": selection})) == []
     assert codes_of(read, task({"selection": selection, "rounds.late_joiners": True})) == ["inconsistent_spec"]
 
 
-def test_fields_that_tasks_did_not_have_once_leave_no_trace_where_they_are_not_used() -> None:
+def test_newer_fields_are_not_in_the_json_of_a_task_that_does_not_use_them() -> None:
     sections = TaskSpec.model_validate(TASK).model_dump(mode="json")
     assert not {"random_clients", "seed", "own_rules"} & sections["selection"].keys()
     assert not {"reward_schedule_micro", "own_rules"} & sections["game"].keys()

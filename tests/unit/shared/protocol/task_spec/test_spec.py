@@ -40,7 +40,7 @@ def test_the_digest_does_not_depend_on_the_decimal_point() -> None:
     assert TaskSpec.model_validate(task({"game.privacy_weight": 30})).digest == TaskSpec.model_validate(TASK).digest
 
 
-def test_a_task_without_portions_has_the_digest_that_it_had_before_there_were_any() -> None:
+def test_a_task_without_portions_keeps_the_digest_of_earlier_versions() -> None:
     """Stores and journals hold digests of such specs."""
     workload = TaskSpec.model_validate(TASK).model_dump(mode="json")["workload"]
     assert workload == TASK["workload"] | {"partition": None}
