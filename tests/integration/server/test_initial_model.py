@@ -69,7 +69,7 @@ WRONG: dict[str, tuple[bytes, dict[str, str], int, str]] = {
 
 
 @pytest.mark.parametrize(("data", "headers", "status", "code"), WRONG.values(), ids=WRONG)
-def test_what_is_no_model_of_the_task_is_refused_and_leaves_nothing(
+def test_bytes_that_are_not_a_model_of_the_task_are_refused_and_leave_nothing(
     coordinator: Coordinator, data: bytes, headers: dict[str, str], status: int, code: str
 ) -> None:
     task_id, _ = coordinator.create_task(f"refused-{hashlib.sha256(repr((data[-9:], headers)).encode()).hexdigest()}")
@@ -82,7 +82,7 @@ def test_what_is_no_model_of_the_task_is_refused_and_leaves_nothing(
     assert set(blobs.iterdir()) == known
 
 
-def test_a_model_larger_than_any_json_is_taken(coordinator: Coordinator) -> None:
+def test_a_model_larger_than_the_json_limit_is_accepted(coordinator: Coordinator) -> None:
     task_id, _ = coordinator.create_task("large", preset="cifar10-paper")
     data = np.full(preset("cifar10-paper").dimension, 0.5, dtype="<f4").tobytes()
     assert len(data) > 2 << 20
@@ -92,7 +92,7 @@ def test_a_model_larger_than_any_json_is_taken(coordinator: Coordinator) -> None
 
 @pytest.mark.parametrize("store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)
 @pytest.mark.parametrize("place", MODEL_FAILPOINTS)
-def test_a_coordinator_killed_while_it_takes_a_model_has_the_old_one_or_the_new_one(
+def test_a_coordinator_killed_while_it_stores_a_model_has_the_old_or_the_new_one(
     place: str, store_url: str, tmp_path: Path
 ) -> None:
     coordinator = Coordinator(tmp_path, store_url=store_url)
@@ -138,7 +138,7 @@ def test_a_task_is_created_with_the_model_of_a_file(tmp_path: Path, kind: str) -
         assert "0 violated" in coordinator.audit()
 
 
-def test_a_file_that_is_no_model_of_the_task_is_one_line_and_makes_nothing(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_of_the_task_is_reported_in_one_line_and_creates_nothing(tmp_path: Path) -> None:
     path = model_file(tmp_path, ".safetensors", bias=np.zeros(11, dtype=np.float32))
     done = create(tmp_path / "state", "--model", path)
     assert (done.returncode, done.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""Rules of the operator's own in a live coordinator: what they decide, what bounds them, what happens without them."""
+"""Custom rules in a live coordinator: what they decide, what limits them, and what happens without them."""
 
 import json
 import shutil
@@ -70,7 +70,7 @@ def rounds_of(coordinator: Coordinator, task_id: str, count: int) -> list[dict[s
 
 
 def play_on(coordinator: Coordinator, clients: list[ScriptedClient]) -> None:
-    """Let them go on where a coordinator listens now, until the task has ended."""
+    """Let the clients continue at the present address of the coordinator until the task has ended."""
     for client in clients:
         client.http.base_url = f"{coordinator.url}/v1/tasks/{client.task_id}"
     play_to_the_end(clients)
@@ -104,7 +104,7 @@ def test_the_example_keeps_the_larger_half_of_the_near_clients(played: Coordinat
         assert {client["size"] for client in roster if client["state"] == "selected"} == {250, 300}
 
 
-def test_the_example_pays_for_what_accuracy_lacks(played: Coordinator) -> None:
+def test_the_example_pays_in_proportion_to_the_missing_accuracy(played: Coordinator) -> None:
     own_rounds, optimal = (
         rounds_of(played, task["task_id"], 3)
         for task in sorted(read(played, ""), key=lambda task: task["name"], reverse=True)
@@ -116,12 +116,12 @@ def test_the_example_pays_for_what_accuracy_lacks(played: Coordinator) -> None:
         best = max(best, round_["accuracy"])
 
 
-def test_the_audit_asks_the_rules_again_where_it_has_them(played: Coordinator) -> None:
+def test_the_audit_calls_the_custom_rules_again_if_they_are_loaded(played: Coordinator) -> None:
     report = audited(played.state_dir, EXAMPLE)
     assert (report.violations, report.not_checkable) == ([], [])
 
 
-def test_the_audit_checks_all_the_rest_without_the_rules(played: Coordinator) -> None:
+def test_the_audit_without_the_rules_checks_everything_else(played: Coordinator) -> None:
     with_rules, report = audited(played.state_dir, EXAMPLE), audited(played.state_dir)
     assert report.violations == []
     reason = "rules own_rules are not loaded: --rules own_rules.py is needed"
@@ -162,7 +162,7 @@ MANIPULATIONS = {
 
 
 @pytest.mark.parametrize("name", MANIPULATIONS)
-def test_a_manipulation_under_own_rules_is_found(name: str, played: Coordinator, tmp_path: Path) -> None:
+def test_a_manipulation_under_custom_rules_is_found(name: str, played: Coordinator, tmp_path: Path) -> None:
     statement, finding, found_without = MANIPULATIONS[name]
     shutil.copytree(played.state_dir, tmp_path / "state")
     with sqlite3.connect(tmp_path / "state" / "coordinator.db") as database:
@@ -277,7 +277,7 @@ def test_serve_does_not_start_without_the_rules_of_a_living_task(tmp_path: Path)
         coordinator.start()  # an ended task needs no rules
 
 
-def test_a_coordinator_leaves_a_task_alone_whose_rules_it_lacks(tmp_path: Path) -> None:
+def test_a_coordinator_does_not_run_a_task_whose_rules_are_not_loaded(tmp_path: Path) -> None:
     """Another command, or another coordinator on the same store, may have made it."""
     overrides, state = tmp_path / "overrides.json", tmp_path / "state"
     overrides.write_text(json.dumps(short(own(policy="own_rules"), horizon=1)))

@@ -1,4 +1,4 @@
-"""What is no longer needed is swept, and nothing else: not what is served, audited, continued from, or on its way."""
+"""The sweep removes blobs that are not needed, and none that is served, audited, trained from or being uploaded."""
 
 import os
 import time
@@ -64,7 +64,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_a_live_task_is_swept_after_every_round_and_goes_on(store_url: str, tmp_path: Path) -> None:
+def test_a_live_task_is_swept_after_every_round_and_continues(store_url: str, tmp_path: Path) -> None:
     with Coordinator(tmp_path, store_url=store_url) as coordinator, store_of(coordinator) as store:
         clients = gathered(coordinator)
         removed = []
@@ -87,7 +87,7 @@ def test_a_live_task_is_swept_after_every_round_and_goes_on(store_url: str, tmp_
         with pytest.raises(RequestRefused, match="versions 3 to 5 are kept"):
             read_export(store, clients[0].task_id, version=2)
         assert read_export(store, clients[0].task_id, version=3).version == 3
-        # A receipt is given for ever, also of bytes that are gone.
+        # A repeat gets its receipt also after the bytes were deleted.
         for number in range(1, HORIZON + 1):
             assert clients[0].upload({"round_number": number}).status_code == 200
 

@@ -1,4 +1,4 @@
-"""Calls that wait at the same time are answered together, each with its own answer."""
+"""Batches of requests: requests that wait at the same time share one call, and each gets its own answer."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ Groups = list[tuple[str, list[int]]]
 
 
 def doubling(groups: Groups, gate: asyncio.Event) -> RequestBatcher[str, int, int]:
-    """Doubles numbers, refuses negative ones, breaks at 13; the first group waits at the gate."""
+    """Doubles numbers, refuses negative ones, fails at 13; the first batch waits for an event."""
 
     async def work(key: str, items: Sequence[int]) -> list[int | Exception]:
         groups.append((key, list(items)))
@@ -87,7 +87,7 @@ def test_a_request_cancelled_before_its_batch_is_left_out() -> None:
     assert asyncio.run(scene()) == (8, [("a", [1, 2, 3])])
 
 
-def test_a_group_is_bounded() -> None:
+def test_a_batch_is_bounded() -> None:
     async def scene() -> Groups:
         groups: Groups = []
         gate = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Downloads: one copy for all who read at the same time, and none afterwards."""
+"""Downloads: one copy for all readers at the same time, and none afterwards."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ async def _those_who_read_at_the_same_time_share_one_copy_that_goes_with_the_las
     assert len(loads) == 2
 
 
-def test_the_pieces_are_small_and_add_up() -> None:
+def test_the_chunks_are_small_and_complete() -> None:
     asyncio.run(_the_pieces_are_small_and_add_up())
 
 
@@ -42,5 +42,5 @@ async def _the_pieces_are_small_and_add_up() -> None:
 @pytest.mark.parametrize(
     ("tags", "known"), [("", False), ('"b"', False), ('"a"', True), ('"b", W/"a"', True), ("*", True), ("a", False)]
 )
-def test_a_copy_is_known_by_its_tag(tags: str, known: bool) -> None:
+def test_a_known_copy_is_found_by_its_etag(tags: str, known: bool) -> None:
     assert etag_matches(tags, '"a"') == known

@@ -1,4 +1,4 @@
-"""What is kept of settled rounds, and what is not."""
+"""The cache of settled rounds: what it keeps and what it does not keep."""
 
 from qidpfl_server.api.caches import SettledRoundCache
 from qidpfl_shared.protocol.messages import RoundResult, RoundState
@@ -33,7 +33,7 @@ def test_a_round_that_may_still_change_is_not_kept() -> None:
         assert rounds.get("one", 1) is None
 
 
-def test_the_oldest_makes_room() -> None:
+def test_the_oldest_result_is_removed_if_the_cache_is_full() -> None:
     rounds = SettledRoundCache(size=2)
     for number in (1, 2, 3):
         rounds.add("one", a_round(number))

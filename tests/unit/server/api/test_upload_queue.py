@@ -9,7 +9,7 @@ from qidpfl_server.api import uploads
 from qidpfl_server.api.uploads import UploadQueue, UploadSuperseded
 
 
-def test_a_line_has_an_end_and_other_places_are_free() -> None:
+def test_the_queue_of_a_client_is_bounded_and_other_queues_are_free() -> None:
     asyncio.run(_a_line_has_an_end_and_other_places_are_free())
 
 
@@ -66,7 +66,7 @@ async def _whoever_reads_gives_way_to_a_newcomer_but_whoever_stores_does_not() -
     storing = asyncio.create_task(store(done))
     await asyncio.sleep(0)
     newcomer = asyncio.create_task(come())
-    # The newcomer waits for longer than it lets an upload read.
+    # The newer upload waits longer than the time after which it supersedes a reading one.
     await asyncio.sleep(0.05)
     done.set()
     await asyncio.gather(storing, newcomer)

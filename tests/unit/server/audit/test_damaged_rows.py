@@ -53,8 +53,8 @@ def test_a_damaged_row_is_named_with_its_table_and_key_and_the_other_task_is_che
     assert report.checked > 20
 
 
-def test_what_the_database_cannot_read_is_a_violation(tampered: Tamper) -> None:
-    """Text that is no UTF-8 fails in the driver, before any check sees it."""
+def test_a_value_that_the_database_cannot_read_is_a_violation(tampered: Tamper) -> None:
+    """Text that is not UTF-8 fails in the driver, before any check."""
     report = tampered(f"UPDATE budgets SET reason = CAST(x'ff' AS TEXT) WHERE {SECOND}")
     (violation,) = report.violations
     assert "reason" in violation and "decode" in violation.lower()

@@ -50,7 +50,7 @@ def test_the_money_of_the_tables_adds_up_and_the_newest_model_is_exported(cases:
     assert {row["accepted"] for row in rows(out / "budgets.csv")} == {"true"}
 
 
-def test_json_says_the_same_as_csv(cases: UseCases, tmp_path: Path) -> None:
+def test_json_has_the_same_content_as_csv(cases: UseCases, tmp_path: Path) -> None:
     export = read_export(cases.store, finished(cases).task_id)
     for table_format in TableFormat:
         write_export(export, tmp_path / "out", table_format)

@@ -1,4 +1,4 @@
-"""Opening a store: which files it makes, and who can read them."""
+"""Opening a store: which files it creates, and their permissions."""
 
 import os
 from pathlib import Path
