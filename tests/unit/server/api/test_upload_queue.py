@@ -37,10 +37,10 @@ def test_a_newer_upload_supersedes_one_that_is_read_but_not_one_that_is_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(uploads, "_SUPERSEDE_AFTER_S", 0.01)
-    asyncio.run(_whoever_reads_gives_way_to_a_newcomer_but_whoever_stores_does_not())
+    asyncio.run(_supersede_reading_and_storing_uploads())
 
 
-async def _whoever_reads_gives_way_to_a_newcomer_but_whoever_stores_does_not() -> None:
+async def _supersede_reading_and_storing_uploads() -> None:
     queue, order = UploadQueue(), []
 
     async def hang() -> None:
