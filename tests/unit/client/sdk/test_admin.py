@@ -55,7 +55,7 @@ def test_a_feed_that_always_breaks_is_an_error() -> None:
         return feed(b": still here\n\n", breaks=True) if "events" in request.url.path else task_view()
 
     coordinator = Scripted(answer)
-    with pytest.raises(Unreachable, match="again and again"):
+    with pytest.raises(Unreachable, match="closes the event feed repeatedly"):
         list(coordinator.admin().events(TASK))
     assert len(resumed_after(coordinator)) == AT_ONCE.attempts
 
