@@ -17,7 +17,7 @@ PARALLEL := -m pytest --numprocesses 4 --dist loadfile
 ALL_TESTS := $(PARALLEL) -m "not long"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long unit lint types coverage check release format bench experiments up down logs ps results test-docker clean
+.PHONY: help setup demo test test-long unit unit-shared unit-services lint types coverage check release format bench experiments up down logs ps results test-docker clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,7 +43,13 @@ test-long: $(INSTALLED)  ## run all tests, also full kill matrices, large fuzz r
 	$(BIN)/python $(PARALLEL) --durations 20
 
 unit: $(INSTALLED)  ## run the tests that need no torch and start no process, in seconds
-	$(BIN)/python $(PARALLEL) tests/unit -m "not slow" --hypothesis-profile short
+	@$(MAKE) --no-print-directory --output-sync --jobs 2 unit-shared unit-services
+
+# Two processes without a scheduler between them: each collects its own half only.
+unit-shared: UNIT := tests/unit/shared tests/unit/test_docstring_examples.py
+unit-services: UNIT := tests/unit/server tests/unit/client tests/unit/experiments
+unit-shared unit-services: $(INSTALLED)
+	@$(BIN)/python -m pytest $(UNIT) -q -m "not slow" --hypothesis-profile short -p no:schemathesis -p no:xdist
 
 lint: $(INSTALLED)  ## check style, formatting and spelling
 	$(BIN)/ruff check .

@@ -47,6 +47,7 @@ def test_values_are_independent_and_standard_normal(source: NoiseSource) -> None
     assert faults(values) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "fault"),
     [
@@ -129,6 +130,7 @@ def test_noise_is_drawn_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [8 * PIECE] * 5 + [8]
 
 
+@pytest.mark.slow
 def test_noise_needs_no_torch() -> None:
     script = "import sys, qidpfl_client.noise; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

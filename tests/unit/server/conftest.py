@@ -4,12 +4,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.store import Store
 from support.fakes import FakeClock
 from support.fast_stores import fast_store, migrate_new
 from support.use_cases import UseCases
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_logs() -> None:
+    """Log lines as JSON. The default renderer draws each traceback, which takes a second."""
+    structlog.configure(processors=[structlog.processors.format_exc_info, structlog.processors.JSONRenderer()])
 
 
 @pytest.fixture(scope="session")

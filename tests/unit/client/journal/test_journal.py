@@ -55,6 +55,7 @@ def test_all_data_are_there_after_closing(path: Path) -> None:
         assert journal.payload("t", "round/1") == b"bytes"
 
 
+@pytest.mark.slow
 def test_a_change_is_fsynced_before_the_call_returns(path: Path) -> None:
     """Another process is killed right after the call, without cleaning up; the file uses full synchronous mode."""
     script = (
@@ -214,6 +215,7 @@ def test_another_data_set_is_always_refused(path: Path) -> None:
         journal.bind("some records")
 
 
+@pytest.mark.slow
 def test_only_one_process_writes_and_others_may_read(path: Path) -> None:
     script = "import sys; from pathlib import Path; from qidpfl_client.journal.journal import *\n"
     write = "Journal(Path(sys.argv[1]))"

@@ -25,6 +25,7 @@ def test_an_interval_is_students() -> None:
     assert (found.mean, found.n, found.missing) == (3.0, 5, 0)
 
 
+@pytest.mark.slow
 def test_intervals_contain_the_true_mean_at_their_stated_rate() -> None:
     noise = np.random.default_rng(0)
     found = [known(estimate(noise.normal(7, 2, 3).tolist())) for _ in range(2000)]

@@ -9,6 +9,8 @@ import pytest
 from qidpfl_server.audit import Report, audit
 from support.fast_stores import fast_store
 
+pytestmark = pytest.mark.slow
+
 Tamper = Callable[..., Report]
 FINISHED = "(SELECT task_id FROM tasks WHERE name = 'finished')"
 OPEN = "(SELECT task_id FROM tasks WHERE name = 'open')"

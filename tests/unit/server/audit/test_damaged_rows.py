@@ -6,6 +6,8 @@ import pytest
 
 from qidpfl_server.audit import Report
 
+pytestmark = pytest.mark.slow
+
 Tamper = Callable[..., Report]
 FINISHED = "(SELECT task_id FROM tasks WHERE name = 'finished')"
 OPEN = "(SELECT task_id FROM tasks WHERE name = 'open')"

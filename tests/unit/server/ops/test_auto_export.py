@@ -10,6 +10,8 @@ from qidpfl_server.ops.auto_export import AutoExport
 from qidpfl_server.store.transaction import Transaction
 from support.use_cases import UseCases
 
+pytestmark = pytest.mark.slow
+
 
 def state_in(folder: Path, name: str = "mine") -> str:
     return str(json.loads((folder / name / "task.json").read_text())["state"])

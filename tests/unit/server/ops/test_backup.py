@@ -14,6 +14,8 @@ from qidpfl_server.ops.tokens import load_secrets
 from qidpfl_server.settings import Settings
 from support.use_cases import UseCases
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def played(cases: UseCases, settings: Settings) -> UseCases:

@@ -14,6 +14,8 @@ from qidpfl_server.ops.export import TableFormat, read_export, write_export
 from qidpfl_shared.protocol.errors import ErrorCode
 from support.use_cases import ServedTask, UseCases
 
+pytestmark = pytest.mark.slow
+
 TABLES = ("rounds", "clients", "budgets", "payments", "ledgers")
 
 

@@ -11,6 +11,8 @@ from qidpfl_server.ops.open_store import opened_store
 from qidpfl_server.service.tasks import task_spec
 from qidpfl_server.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 SPEC = task_spec("digits", {})
 
 

@@ -10,6 +10,8 @@ from qidpfl_server.ops.startup_checks import prepare_blobs, require_living_tasks
 from qidpfl_server.plugins.rules import NO_RULES, load_rules
 from support.use_cases import ServedTask, UseCases
 
+pytestmark = pytest.mark.slow
+
 DAMAGE = {
     "tasks": "update tasks set state = 'foo'",
     "rounds": "update rounds set declare_by = 'soon'",

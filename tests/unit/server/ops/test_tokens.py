@@ -8,6 +8,8 @@ import pytest
 from qidpfl_server.errors import DamagedState
 from qidpfl_server.ops.tokens import create_private, load_secrets
 
+pytestmark = pytest.mark.slow
+
 
 def test_tokens_are_created_once_and_only_the_operator_can_read_them(tmp_path: Path) -> None:
     folder = tmp_path / "state"

@@ -20,6 +20,8 @@ from qidpfl_server.store.transaction import Transaction
 from support.fakes import FakeClock
 from support.use_cases import ServedClient, ServedTask, UseCases
 
+pytestmark = pytest.mark.slow
+
 Result = TypeVar("Result")
 HORIZON = 5
 KEPT = 2

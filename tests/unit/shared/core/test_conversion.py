@@ -36,6 +36,7 @@ def test_known_values_at_delta_one_in_a_hundred_thousand(rho: float, simple: flo
     assert read == [simple, tight, exact]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [0.05, 0.3, 2.0])
 def test_an_independent_accountant_agrees(rho: float) -> None:
     event = GaussianDpEvent(noise_multiplier=1 / math.sqrt(2 * rho))

@@ -46,6 +46,7 @@ def test_the_clean_histogram_is_the_nearest_one_up_to_rounding() -> None:
         assert np.abs(np.array(clean_histogram(noisy=noisy, size=size)) - found.x).max() < 1 + 1e-4
 
 
+@pytest.mark.slow
 def test_noise_has_the_announced_standard_deviation() -> None:
     rng = np.random.default_rng(1)
     exact = np.full(10, 1000)
@@ -57,6 +58,7 @@ def test_noise_has_the_announced_standard_deviation() -> None:
     assert draws.std() == pytest.approx(expected, rel=0.015)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "rho", "bias", "deviation"), [(140, 0.1, 0.007, 0.063), (600, 0.01, 0.004, 0.048)])
 def test_the_error_of_the_label_distance_is_as_measured(size: int, rho: float, bias: float, deviation: float) -> None:
     rng = np.random.default_rng(2)

@@ -100,6 +100,7 @@ def test_a_withdrawal_can_let_a_priced_out_client_in() -> None:
     assert stay.equilibrium.active[2]
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_clients_can_withdraw() -> None:
     rng = np.random.default_rng(0)
     fixed = rng.uniform(0, 1e-3, 100_000)

@@ -91,6 +91,7 @@ def test_the_closed_form_is_the_numeric_argmin(
     assert math.exp(found.x) == pytest.approx(closed, rel=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(populations(), st.floats(0.1, 10), st.floats(1, 10))
 def test_clamping_to_the_range_is_optimal_within_it(
@@ -169,6 +170,7 @@ def test_inverse_variance_weights_give_the_least_noise(population: tuple[list[fl
     assert variances[Weighting.INVERSE_VARIANCE] <= min(variances.values()) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(populations(), st.sampled_from(Weighting), st.data())
 def test_under_caps_no_reward_is_cheaper(

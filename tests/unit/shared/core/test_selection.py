@@ -172,6 +172,7 @@ def test_a_random_choice_depends_on_its_seed_and_not_on_labels() -> None:
     assert (select(rule=Random(4, 7), histograms=far, reference=UNIFORM, min_clients=4).selected == chosen).all()
 
 
+@pytest.mark.slow
 def test_random_choices_of_many_seeds_select_each_client_equally_often() -> None:
     table = [[5, 5, 5, 5], [20, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [9, 9, 9, 9]]
     rules = [Random(2, seed) for seed in range(2000)]

@@ -83,6 +83,7 @@ def test_records_are_read_once() -> None:
     assert workload.training() is workload.training()
 
 
+@pytest.mark.slow
 def test_no_data_set_loads_torch() -> None:
     script = (
         "import sys\n"

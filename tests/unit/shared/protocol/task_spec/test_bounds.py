@@ -209,6 +209,7 @@ def plan_of(spec: TaskSpec, round_number: int, participants: list[Participant] |
 
 
 # Twice the examples of the profile: there are many corners.
+@pytest.mark.slow
 @settings(max_examples=2 * settings().max_examples)
 @given(body=corner_tasks(), data=st.data())
 def test_a_round_can_be_planned_in_every_corner_of_the_bounds(body: Json, data: st.DataObject) -> None:
