@@ -13,11 +13,12 @@ PROJECTS := shared server client experiments
 INSTALLED := $(VENV)/.installed
 MANIFESTS := VERSION constraints.txt pyproject.toml $(PROJECTS:%=%/pyproject.toml)
 # Many tests wait for processes: twice as many workers as cores. A file stays on one worker, so its fixtures are made once.
-PARALLEL := -m pytest --numprocesses 4 --dist loadfile
+# Files run in the order of their folders: the containers and the live tests first, the short ones fill the gaps.
+PARALLEL := -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 ALL_TESTS := $(PARALLEL) -m "not long"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long unit unit-shared unit-services lint types coverage check release format bench experiments up down logs ps results test-docker clean
+.PHONY: help setup demo test test-long unit unit-services unit-others lint types coverage check release format bench experiments up down logs ps results test-docker clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,12 +44,12 @@ test-long: $(INSTALLED)  ## run all tests, also full kill matrices, large fuzz r
 	$(BIN)/python $(PARALLEL) --durations 20
 
 unit: $(INSTALLED)  ## run the tests that need no torch and start no process, in seconds
-	@$(MAKE) --no-print-directory --output-sync --jobs 2 unit-shared unit-services
+	@$(MAKE) --no-print-directory --output-sync --jobs 2 unit-services unit-others
 
 # Two processes without a scheduler between them: each collects its own half only.
-unit-shared: UNIT := tests/unit/shared tests/unit/test_docstring_examples.py
-unit-services: UNIT := tests/unit/server tests/unit/client tests/unit/experiments
-unit-shared unit-services: $(INSTALLED)
+unit-others: UNIT := tests/unit/shared tests/unit/experiments tests/unit/test_docstring_examples.py
+unit-services: UNIT := tests/unit/server tests/unit/client
+unit-services unit-others: $(INSTALLED)
 	@$(BIN)/python -m pytest $(UNIT) -q -m "not slow" --hypothesis-profile short -p no:schemathesis -p no:xdist
 
 lint: $(INSTALLED)  ## check style, formatting and spelling

@@ -13,7 +13,7 @@ from sqlalchemy import NullPool, create_engine, make_url, text
 
 # No example has a time limit. In CI and in several processes the examples are the same in every run, so that a failure
 # can be repeated. `make unit` has few examples, the other targets many.
-for name, examples in {"short": 20, "full": 100}.items():
+for name, examples in {"short": 10, "full": 100}.items():
     settings.register_profile(
         name,
         deadline=None,

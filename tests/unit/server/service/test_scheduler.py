@@ -17,6 +17,8 @@ from qidpfl_shared.protocol.messages import TaskState
 from support.fakes import FakeClock
 from support.use_cases import UseCases
 
+pytestmark = pytest.mark.slow
+
 
 class UnexpectedError(Exception):
     """An error that is not transient."""

@@ -13,6 +13,8 @@ from qidpfl_shared.core.round_rules import Participant
 from qidpfl_shared.protocol.presets import preset
 from support.protocol.task_texts import every_preset
 
+pytestmark = pytest.mark.slow
+
 # How many are selected at the threshold (of Dirichlet clients about two in three), and how many records each holds.
 COHORTS = {
     "digits": (7, 110),
