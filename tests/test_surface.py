@@ -31,9 +31,10 @@ from qidpfl_server.service.notifications import ChangeNotifier
 from qidpfl_server.service.scheduler import Scheduler
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.blobs import Blobs
-from qidpfl_server.store.database import migrate, open_engine
+from qidpfl_server.store.database import open_engine
 from qidpfl_server.store.store import Store
 from qidpfl_shared.protocol.presets import PRESETS, preset
+from support.fast_stores import migrate_new
 from support.synthetic_results import results
 
 ROOT = Path(__file__).parent.parent
@@ -98,11 +99,9 @@ def presets() -> dict[str, str]:
 def schema() -> dict[str, dict[str, str]]:
     """Every table with its columns and their types, as the migrations make them."""
     with tempfile.TemporaryDirectory() as folder:
-        url = f"sqlite:///{folder}/coordinator.db"
-        engine = open_engine(url)
-        migrate(engine)
-        engine.dispose()
-        plain = create_engine(url)
+        file = Path(folder) / "coordinator.db"
+        migrate_new(file)
+        plain = create_engine(f"sqlite:///{file}")
         look = inspect(plain)
         found = {
             table: {column["name"]: str(column["type"]) for column in look.get_columns(table)}

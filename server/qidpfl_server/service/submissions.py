@@ -5,9 +5,10 @@ Each request is served after those before it, and gets its own receipt or error.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.mechanisms import Mechanism
@@ -31,6 +32,9 @@ from ..store.blobs import StagedBlob
 from ..store.transaction import Transaction
 from .lifecycle import get_task, get_task_for_update
 from .planning import participant, privacy_accounts, round_is_complete
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
 
 # The relative rounding error of a sum of budgets.
 _TOLERANCE = 1e-12
@@ -69,12 +73,7 @@ def declare_budgets(
 ) -> list[BudgetReceipt | Exception]:
     """Record answers to an announcement. A repeat gets its first receipt, also after the round has closed."""
     batch = BudgetBatch(tx, get_task_for_update(tx, task_id), round_number, answers)
-    outcomes: list[BudgetReceipt | Exception] = []
-    for answer in answers:
-        try:
-            outcomes.append(batch.receipt(answer))
-        except RequestRefused as refusal:
-            outcomes.append(refusal)
+    outcomes = _each(answers, batch.receipt, RequestRefused)
     batch.record()
     return outcomes
 
@@ -84,13 +83,7 @@ def find_receipts(
 ) -> list[UpdateReceipt | Exception | None]:
     """Check uploads before the server reads their bodies: the receipt of a known one, None for one to accept."""
     batch = UploadBatch(tx, get_task(tx, task_id), round_number, deliveries)
-    outcomes: list[UpdateReceipt | Exception | None] = []
-    for delivery in deliveries:
-        try:
-            outcomes.append(batch.known_receipt(delivery))
-        except RequestRefused as refusal:
-            outcomes.append(refusal)
-    return outcomes
+    return _each(deliveries, batch.known_receipt, RequestRefused)
 
 
 def accept_updates(
@@ -98,13 +91,23 @@ def accept_updates(
 ) -> list[UpdateReceipt | Exception]:
     """Record staged uploads and publish their bytes in one transaction. A refused upload does not affect the others."""
     batch = UploadBatch(tx, get_task_for_update(tx, task_id), round_number, deliveries)
-    outcomes: list[UpdateReceipt | Exception] = []
-    for delivery in deliveries:
-        try:
-            outcomes.append(batch.known_receipt(delivery) or batch.accept(delivery))
-        except (CoordinatorError, OSError) as error:
-            outcomes.append(error)
+    outcomes = _each(
+        deliveries, lambda delivery: batch.known_receipt(delivery) or batch.accept(delivery), CoordinatorError, OSError
+    )
     batch.record()
+    return outcomes
+
+
+def _each(
+    items: Sequence[Item], serve: Callable[[Item], Outcome], *errors: type[Exception]
+) -> list[Outcome | Exception]:
+    """Serve the items in their order. An error of these types is the outcome of its item and does not stop the rest."""
+    outcomes: list[Outcome | Exception] = []
+    for item in items:
+        try:
+            outcomes.append(serve(item))
+        except errors as error:
+            outcomes.append(error)
     return outcomes
 
 

@@ -82,16 +82,12 @@ class Store:
 
     def write(self, work: Work[Result]) -> Result:
         """Run a function that writes; return when its effect is durable. It blocks: call it from a thread."""
-        request = _Request(work)
-        self._waiting.put(request)
-        result: Result = request.answer.result()
+        result: Result = self._submit(_Request(work)).result()
         return result
 
     async def write_async(self, work: Work[Result]) -> Result:
         """Like `write`, for the event loop: no thread waits."""
-        request = _Request(work)
-        self._waiting.put(request)
-        result: Result = await asyncio.wrap_future(request.answer)
+        result: Result = await asyncio.wrap_future(self._submit(_Request(work)))
         return result
 
     async def write_batched(self, work: BatchWork[Item, Result], round_key: RoundKey, item: Item) -> Result:
@@ -100,9 +96,7 @@ class Store:
         A batch is what arrived during the previous commit: a request never waits for a batch to fill. Raises the
         error that `work` returned for this item, or the one that it raised for the batch.
         """
-        request = _Request(work, round_key, item)
-        self._waiting.put(request)
-        result: Result = await asyncio.wrap_future(request.answer)
+        result: Result = await asyncio.wrap_future(self._submit(_Request(work, round_key, item)))
         return result
 
     def close(self) -> None:
@@ -110,6 +104,10 @@ class Store:
         self._waiting.put(None)
         self._writer.join()
         self.engine.dispose()
+
+    def _submit(self, request: _Request) -> Future[Any]:
+        self._waiting.put(request)
+        return request.answer
 
     def _run_writer(self) -> None:
         while (first := self._waiting.get()) is not None:
