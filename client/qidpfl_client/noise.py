@@ -1,30 +1,28 @@
-"""Sources of Gaussian noise: the entropy of the operating system, or a seed in tests. Needs numpy and scipy only.
+"""Sources of noise: the entropy of the operating system, or a seed in tests. Needs numpy only.
 
-A normal value is the quantile of a 53-bit uniform number, with a separate sign bit. Floating-point values are not
-exactly Gaussian (Mironov 2012), so a release is not exactly as private as its proof says.
+The values are an exact discrete Gaussian of standard deviation 1 on a fixed grid; `add_noise` adds them to values on
+the same grid. `qidpfl_shared.core.privacy.discrete_gaussian` explains why that is as private as the proofs say.
 """
 
 import hashlib
 import os
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
+
+from qidpfl_shared.core.privacy.discrete_gaussian import add_noise, discrete_gaussian
 
 Normals = npt.NDArray[np.float64]
 
-# Values per piece: besides its result, a draw of any size needs less than 2 MB.
-PIECE = 1 << 15
-_BYTES_PER_WORD = 8
+__all__ = ["NoiseSource", "Normals", "SystemNoise", "UnsafeSeededNoise", "add_noise"]
 
 
 class NoiseSource(Protocol):
     """A source of noise for releases."""
 
     def standard_normal(self, count: int, *, release: str) -> Normals:
-        """`count` independent standard normal values, for the release of this name."""
+        """`count` independent values of standard deviation 1, for the release of this name."""
 
 
 class SystemNoise:
@@ -36,13 +34,13 @@ class SystemNoise:
     """
 
     def standard_normal(self, count: int, *, release: str) -> Normals:
-        """Fresh standard normal values.
+        """Fresh values of standard deviation 1.
 
         Args:
             count: how many.
             release: the name of the release; the values do not depend on it.
         """
-        return _in_pieces(count, lambda _, length: os.urandom(length))
+        return discrete_gaussian(count, bits=lambda _, length: os.urandom(length))
 
 
 class UnsafeSeededNoise:
@@ -65,25 +63,7 @@ class UnsafeSeededNoise:
     def standard_normal(self, count: int, *, release: str) -> Normals:
         """The first `count` values of this release."""
 
-        def expanded(piece: int, length: int) -> bytes:
-            return hashlib.shake_256(f"{self._seed}/{piece}/{release}".encode()).digest(length)
+        def expanded(name: str, length: int) -> bytes:
+            return hashlib.shake_256(f"{self._seed}/{name}/{release}".encode()).digest(length)
 
-        return _in_pieces(count, expanded)
-
-
-def _in_pieces(count: int, bits: Callable[[int, int], bytes]) -> Normals:
-    values = np.empty(count, dtype=np.float64)
-    for piece, start in enumerate(range(0, count, PIECE)):
-        part = values[start : start + PIECE]
-        part[:] = _normals(bits(piece, _BYTES_PER_WORD * part.size))
-    return values
-
-
-def _normals(bits: bytes) -> Normals:
-    """One standard normal value per eight bytes: the upper 53 bits give the quantile, the lowest bit the sign."""
-    words = np.frombuffer(bits, dtype="<u8")
-    # Quantiles in (0, 1/2], the lower half of the distribution: a double is most precise there, in the tail, and
-    # rounding never gives 0 or 1. A 53-bit uniform plus half a step can round to 1.
-    lower = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-54
-    magnitudes: Normals = ndtri(lower)
-    return np.where(words & np.uint64(1), magnitudes, -magnitudes)
+        return discrete_gaussian(count, bits=expanded)

@@ -1,8 +1,8 @@
 """The label histogram under differential privacy.
 
-Replacing a record moves one count down and one up: Δ = √2. Gaussian noise of standard deviation 1/sqrt(rho) per cell
-is therefore rho-zCDP. All later steps are post-processing without privacy cost. A histogram without noise is an
-unprotected release, although the paper calls it "only label frequencies".
+Replacing a record moves one count down and one up: Δ = √2. Discrete Gaussian noise of standard deviation 1/sqrt(rho)
+per cell is therefore rho-zCDP. All later steps are post-processing without privacy cost. A histogram without noise is
+an unprotected release, although the paper calls it "only label frequencies".
 
 All functions raise `ImpossibleArgument` for a number outside its range and for sequences of different lengths.
 """
@@ -13,6 +13,10 @@ import numpy as np
 
 from .. import arguments
 from ..arguments import ImpossibleArgument, Numbers, Vector
+from .discrete_gaussian import add_noise, grid_slack
+
+# The noise is wider by this part, which pays for moving the counts to the grid of the noise.
+_GRID_SLACK = 2.0**-20
 
 
 def histogram_noise_std(*, rho: float) -> float:
@@ -27,14 +31,17 @@ def histogram_noise_std(*, rho: float) -> float:
 def private_histogram(*, counts: Numbers, rho: float, standard_noise: Numbers) -> tuple[int, ...]:
     """Return the counts under rho-zCDP: noised, then rounded to whole numbers with the same public sum.
 
-    `standard_noise` holds one fresh draw of a standard Gaussian per label.
+    `standard_noise` holds one fresh value of `discrete_gaussian` per label. Raises `ImpossibleArgument` also if `rho`
+    is so small that the grid of the noise would matter.
 
     >>> private_histogram(counts=[10, 20, 30], rho=0.25, standard_noise=[1.0, -1.0, 0.0])
     (12, 18, 30)
     """
     exact = arguments.count_vector("counts", counts)
-    draws = arguments.vector("standard_noise", standard_noise, length=exact.size)
-    return clean_histogram(noisy=exact + histogram_noise_std(rho=rho) * draws, size=int(exact.sum()))
+    if grid_slack(dimension=max(1, exact.size), rho=rho) > _GRID_SLACK / 2:
+        raise ImpossibleArgument("rho", rho, f"must be larger for a histogram of {exact.size} labels")
+    std = histogram_noise_std(rho=rho) * (1 + _GRID_SLACK)
+    return clean_histogram(noisy=add_noise(values=exact, std=std, standard_noise=standard_noise), size=int(exact.sum()))
 
 
 def clean_histogram(*, noisy: Numbers, size: int) -> tuple[int, ...]:
