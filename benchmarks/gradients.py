@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qidpfl_client.training.flat_parameters import FlatParameters
-from qidpfl_client.training.per_sample.clipping import Clipper, fastest_clipper
+from qidpfl_client.training.flat_parameters import FlatParameters, random_models
+from qidpfl_client.training.per_sample.clipping import Clipper, fastest_method
 from qidpfl_client.training.per_sample.functional import gradients_by_vmap
 from qidpfl_shared.workloads.networks import build_network, layout_of
 
@@ -112,13 +112,16 @@ def methods_for(setting: Setting) -> dict[str, tuple[Pass, tuple[int, ...]]]:
     parameters = FlatParameters(network, layout_of(network), torch.device("cpu"))
     examples = torch.randn(3, *setting.record), torch.zeros(3, dtype=torch.int64)
     torch.set_num_threads(1)
-    ours = fastest_clipper(network, parameters, *examples)
-    general = Clipper(network=network, parameters=parameters, method=gradients_by_vmap, advised_chunk=0)
+    ours = fastest_method(network, parameters, *examples, models=random_models(parameters))
+    clippers = {
+        method: Clipper(network=network, parameters=parameters, method=method)
+        for method in (ours.method, gradients_by_vmap)
+    }
     chunks = tuple(chunk for chunk in CHUNKS if chunk <= setting.records)
     return {
         "plain, not private": (plain(network), (*chunks, min(ours.advised_chunk, setting.records))),
-        "ours": (clipping(ours), (min(ours.advised_chunk, setting.records),)),
-        "torch.func (our fallback)": (clipping(general), chunks[:3]),
+        "ours": (clipping(clippers[ours.method]), (min(ours.advised_chunk, setting.records),)),
+        "torch.func (our fallback)": (clipping(clippers[gradients_by_vmap]), chunks[:3]),
         "Opacus, rows": (opacus_rows(fresh().train()), chunks[:3]),
         "Opacus, ghost clipping": (opacus_ghost(fresh().train()), chunks),
     }

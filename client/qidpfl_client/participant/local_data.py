@@ -18,6 +18,7 @@ from qidpfl_shared.workloads.records import Records
 from qidpfl_shared.workloads.workload import Workload
 
 from ..noise import NoiseSource
+from ..training.per_sample.clipping import ClippingMethod
 from ..training.trainer import Trainer
 
 
@@ -59,7 +60,20 @@ class OpenedData:
         if partition is not None and not self.all_records:
             require_shard(partition, ordinal)
             records = records.take(self._shards[ordinal])
-        return RecordsLearner(records=records, workload=self.workload, spec=self.spec, device=self.device)
+        return RecordsLearner(
+            records=records, workload=self.workload, spec=self.spec, device=self.device, clipping=self._clipping
+        )
+
+    @cached_property
+    def _clipping(self) -> ClippingMethod:
+        """How to clip the gradients of the network: checked once for all clients of this process, before they enrol."""
+        trainer = Trainer(
+            network=self.workload.network(),
+            records=self.workload.training(),
+            layout=self.spec.layout,
+            device=self.device,
+        )
+        return trainer.clipping
 
     @cached_property
     def _shards(self) -> list[Shard]:
@@ -76,6 +90,7 @@ class RecordsLearner:
     workload: Workload
     spec: TaskSpec
     device: torch.device
+    clipping: ClippingMethod
 
     @property
     def size(self) -> int:
@@ -94,6 +109,10 @@ class RecordsLearner:
     ) -> npt.NDArray[np.float64]:
         # A new trainer per release: a fleet then holds one network per worker, not one per member.
         trainer = Trainer(
-            network=self.workload.network(), records=self.records, layout=self.spec.layout, device=self.device
+            network=self.workload.network(),
+            records=self.records,
+            layout=self.spec.layout,
+            device=self.device,
+            clipping=self.clipping,
         )
         return trainer.release(privacy=privacy, model=model, rho=rho, noise=noise, name=name)

@@ -1,5 +1,7 @@
 """The device on which the network runs."""
 
+from typing import Any
+
 import torch
 
 from ..errors import ClientError
@@ -25,6 +27,14 @@ def choose_device(name: str) -> torch.device:
         case "cuda" if not colon or index.isdecimal():
             return _cuda(int(index) if colon else None)
     raise ClientError(f"device {name!r}: must be {CHOICES}")
+
+
+def use_full_precision() -> None:
+    """Switch off all reduced forms of float32 (TF32, bfloat16): the error analysis of clipping needs its 24 bits."""
+    torch.set_float32_matmul_precision("highest")
+    libraries: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.mkldnn)
+    for library in libraries:
+        library.conv.fp32_precision = library.rnn.fp32_precision = "ieee"
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:

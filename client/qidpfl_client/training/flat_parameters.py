@@ -1,5 +1,6 @@
 """The parameters of a network as one flat vector, in the order of the task's layout."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,8 @@ from qidpfl_shared.workloads.networks import check_layout
 from qidpfl_shared.workloads.workload import LayoutMismatch
 
 from .devices import wide_dtype
+
+_CHECKED_MODELS = 3
 
 
 class FlatParameters:
@@ -41,6 +44,24 @@ class FlatParameters:
         """One tensor per parameter as a flat vector; None stands for zeros."""
         pairs = zip(tensors, self.tensors, strict=True)
         return torch.cat([(torch.zeros_like(own) if part is None else part).reshape(-1) for part, own in pairs])
+
+
+def random_models(parameters: FlatParameters) -> list[Tensor]:
+    """Some models without any symmetry, the same in every run, for checks of a network.
+
+    A check at the parameters of a task could pass by chance: layers that start with zeros hide what follows them.
+    """
+    generator = torch.Generator().manual_seed(0)
+    models = []
+    for _ in range(_CHECKED_MODELS):
+        # The usual scale of random weights, so that activations neither vanish nor saturate.
+        drawn = [
+            torch.randn(tensor.shape, generator=generator)
+            / math.sqrt(max(1, tensor[0].numel() if tensor.ndim > 1 else 1))
+            for tensor in parameters.tensors
+        ]
+        models.append(parameters.flatten([tensor.to(parameters.device) for tensor in drawn]))
+    return models
 
 
 class LocalUpdate:

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from qidpfl_shared.core.privacy.rounding import clipped_mean_slack
 from qidpfl_shared.protocol.wire import TensorLayout
 from qidpfl_shared.workloads.networks import check_records_stay_apart
 from qidpfl_shared.workloads.records import Records
@@ -15,50 +15,81 @@ from qidpfl_shared.workloads.records import Records
 from ..errors import ClientError
 from .data_loader import Batch, Chunk, DataLoader
 from .devices import wide_dtype
-from .flat_parameters import FlatParameters
-from .per_sample.clipping import Clipper, fastest_clipper
+from .flat_parameters import FlatParameters, random_models
+from .per_sample.clipping import Clipper, ClippingMethod, block_additions, fastest_method
 
-_EXAMPLES = 3
+_EXAMPLES = 5
+# What a network may raise for records that it does not accept.
+_FAILURES = (RuntimeError, ValueError, IndexError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedNetwork:
+    """A network that treats each record by itself, with the method that clips its gradients, and example inputs."""
+
+    network: nn.Module
+    parameters: FlatParameters
+    clipping: ClippingMethod
+    example_inputs: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
     """The mean cross entropy of a network over records. Its gradients are flat vectors of the widest type."""
 
-    network: nn.Module
-    parameters: FlatParameters
+    checked: CheckedNetwork
     loader: DataLoader
-    clipper: Clipper
     chunk: int
+
+    @property
+    def network(self) -> nn.Module:
+        """The network. Its parameters are the model."""
+        return self.checked.network
+
+    @property
+    def parameters(self) -> FlatParameters:
+        """The parameters of the network."""
+        return self.checked.parameters
 
     @property
     def size(self) -> int:
         """The number of records."""
         return len(self.loader.records)
 
+    @property
+    def dimension(self) -> int:
+        """The number of parameters."""
+        return self.parameters.vector.numel()
+
     def clipped_mean(self, batch: Batch | None = None, *, bound: float) -> Tensor:
         """The mean of the per-record gradients, each clipped to `bound`. Without a batch: over all records."""
+        clipper = Clipper(network=self.network, parameters=self.parameters, method=self.checked.clipping.method)
         total = self._zeros()
         for inputs, labels in self._chunks(batch):
-            total += self.clipper.clipped_sum(inputs, labels, bound=bound)
+            total += clipper.clipped_sum(inputs, labels, bound=bound)
         return total / (self.size if batch is None else len(batch))
 
+    def rounding_slack(self, *, size: int) -> float:
+        """The slack that the rounding of `clipped_mean` over `size` records needs."""
+        return clipped_mean_slack(size=size, additions=block_additions(size=size, chunk=self.chunk))
+
     def mean_gradient(self, batch: Batch) -> Tensor:
-        """The gradient of the mean loss over a batch, without clipping."""
+        """The gradient of the mean loss over a batch, without clipping. A chunk for which the network fails is zero."""
         total = self._zeros()
         for inputs, labels in self._chunks(batch):
-            loss = functional.cross_entropy(self.network(inputs), labels, reduction="sum")
-            gradients = torch.autograd.grad(loss, self.parameters.tensors, allow_unused=True)
+            try:
+                loss = functional.cross_entropy(self.network(inputs), labels, reduction="sum")
+                gradients = torch.autograd.grad(loss, self.parameters.tensors, allow_unused=True)
+            except torch.OutOfMemoryError:
+                raise
+            except _FAILURES:
+                continue
             total += self.parameters.flatten(gradients)
         return total / len(batch)
 
     def with_features_bounded(self, norm: float) -> "Objective":
         """A copy in which the features of every record are scaled to at most this norm."""
         return replace(self, loader=DataLoader(self.loader.records, self.parameters.device, feature_norm=norm))
-
-    def examples(self) -> Chunk:
-        """The first few records, for checks of shapes. They enter no release."""
-        return self.loader.chunk(np.arange(min(_EXAMPLES, self.size)))
 
     def _chunks(self, batch: Batch | None) -> Iterable[Chunk]:
         return (
@@ -69,34 +100,57 @@ class Objective:
         return torch.zeros_like(self.parameters.vector, dtype=wide_dtype(self.parameters.device))
 
 
-def make_objective(
-    *, network: nn.Module, records: Records, layout: TensorLayout, device: torch.device, chunk: int | None
-) -> Objective:
-    """The objective of one client.
+def check_network(
+    *,
+    network: nn.Module,
+    records: Records,
+    layout: TensorLayout,
+    device: torch.device,
+    clipping: ClippingMethod | None = None,
+) -> CheckedNetwork:
+    """The network, once it is known to fit the records and to treat each of them by itself.
 
-    Raises `ClientError` or `WorkloadError` if records and network do not fit, or records influence each other.
+    The check uses random models and random inputs, so that it depends neither on the task's model nor on the value of a
+    record. A network that accepts no random inputs is checked with the first records. `clipping` is the result of an
+    earlier check of the same network, which then is not repeated. Raises `ClientError` or `WorkloadError`.
     """
     if not len(records):
         raise ClientError("there are no records to train on")
     parameters = FlatParameters(network.eval(), layout, device)
-    loader = DataLoader(records, device)
-    examples = loader.chunk(np.arange(min(_EXAMPLES, len(records))))
-    _check_fit(network, records, examples.inputs)
-    check_records_stay_apart(network, examples.inputs)
-    clipper = fastest_clipper(network, parameters, examples.inputs, examples.labels)
-    return Objective(
-        network=network, parameters=parameters, loader=loader, clipper=clipper, chunk=chunk or clipper.advised_chunk
-    )
-
-
-def _check_fit(network: nn.Module, records: Records, examples: Tensor) -> None:
-    try:
-        with torch.no_grad():
-            shape = tuple(network(examples).shape)
-    except (RuntimeError, ValueError, IndexError) as error:
-        first_line = str(error).partition("\n")[0]
-        record = tuple(examples.shape[1:])
-        raise ClientError(f"the network does not accept records of shape {record}: {first_line}") from error
+    inputs, answers = _accepted_inputs(network, records, device)
     lowest, highest = int(records.labels.min()), int(records.labels.max())
-    if len(shape) != 2 or lowest < 0 or highest >= shape[1]:
-        raise ClientError(f"labels {lowest} to {highest} do not fit the network's answers of shape {shape}")
+    if answers.ndim != 2 or lowest < 0 or highest >= answers.shape[1]:
+        raise ClientError(
+            f"labels {lowest} to {highest} do not fit the network's answers of shape {tuple(answers.shape)}"
+        )
+    if clipping is None:
+        given, models = parameters.vector.clone(), random_models(parameters)
+        labels = torch.arange(len(inputs), device=device) % answers.shape[1]
+        for model in models:
+            parameters.vector.copy_(model)
+            check_records_stay_apart(network, inputs)
+        clipping = fastest_method(network, parameters, inputs, labels, models=models)
+        parameters.vector.copy_(given)
+    return CheckedNetwork(network=network, parameters=parameters, clipping=clipping, example_inputs=inputs)
+
+
+def make_objective(*, checked: CheckedNetwork, records: Records, chunk: int | None = None) -> Objective:
+    """The objective of one client. `chunk` is the number of records in one pass; the default bounds the memory."""
+    loader = DataLoader(records, checked.parameters.device)
+    return Objective(checked=checked, loader=loader, chunk=chunk or checked.clipping.advised_chunk)
+
+
+def _accepted_inputs(network: nn.Module, records: Records, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Example inputs that the network accepts, and its answers."""
+    first = torch.from_numpy(records.inputs(slice(0, _EXAMPLES)))
+    random = torch.randn(_EXAMPLES, *first.shape[1:], generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for inputs in (random.to(device), first.to(device)):
+            try:
+                return inputs, network(inputs)
+            except _FAILURES as error:
+                failure = error
+    first_line = str(failure).partition("\n")[0]
+    raise ClientError(
+        f"the network does not accept records of shape {tuple(first.shape[1:])}: {first_line}"
+    ) from failure

@@ -12,21 +12,18 @@ from qidpfl_shared.workloads.records import Records
 
 from ..errors import ClientError
 from ..noise import NoiseSource
-from .mechanisms import (
-    ReleaseNoise,
-    bolt_on,
-    check_softmax_regression,
-    clipped_training,
-    gradient_once,
-    noisy_epochs,
-)
-from .objective import Objective, make_objective
+from .devices import use_full_precision
+from .mechanisms import ReleaseNoise, bolt_on, clipped_training, gradient_once, noisy_epochs
+from .objective import check_network, make_objective
+from .per_sample.clipping import ClippingMethod
+from .softmax_regression import SoftmaxRegression
 
 
 class Trainer:
     """Trains a network on the records of one client. The trainer changes the network.
 
-    `chunk` is the number of records in one pass; the default keeps memory bounded.
+    `chunk` is the number of records in one pass; the default keeps memory bounded. `clipping` is the one of an earlier
+    trainer of the same network: the check of the network is then not repeated.
     """
 
     def __init__(
@@ -37,10 +34,14 @@ class Trainer:
         layout: TensorLayout,
         device: torch.device,
         chunk: int | None = None,
+        clipping: ClippingMethod | None = None,
     ) -> None:
+        use_full_precision()
+        checked = check_network(network=network, records=records, layout=layout, device=device, clipping=clipping)
         self.size = len(records)
-        self._objective = make_objective(network=network, records=records, layout=layout, device=device, chunk=chunk)
-        self._bounded: tuple[float, Objective] | None = None
+        self.clipping = checked.clipping
+        self._objective = make_objective(checked=checked, records=records, chunk=chunk)
+        self._regression: SoftmaxRegression | None = None
 
     def release(
         self, *, privacy: PrivacySpec, model: Vector32, rho: float | None, noise: NoiseSource, name: str
@@ -66,12 +67,11 @@ class Trainer:
             case mechanism_specs.UpdateClip() | mechanism_specs.PaperLiteral():
                 return clipped_training(self._objective, mechanism, noise)
             case mechanism_specs.BoltOn():
-                return bolt_on(self._with_features_bounded(mechanism.feature_norm), mechanism, noise)
+                return bolt_on(self._softmax_regression(mechanism.feature_norm), mechanism, noise)
 
-    def _with_features_bounded(self, norm: float) -> Objective:
-        """The objective with bounded features, made once for all rounds of a task."""
-        if self._bounded is None or self._bounded[0] != norm:
-            objective = self._objective.with_features_bounded(norm)
-            check_softmax_regression(objective)
-            self._bounded = norm, objective
-        return self._bounded[1]
+    def _softmax_regression(self, feature_norm: float) -> SoftmaxRegression:
+        """The objective as softmax regression on bounded features, made once for all rounds of a task."""
+        if self._regression is None or self._regression.feature_norm != feature_norm:
+            objective = self._objective.with_features_bounded(feature_norm)
+            self._regression = SoftmaxRegression(objective=objective, feature_norm=feature_norm)
+        return self._regression

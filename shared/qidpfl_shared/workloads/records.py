@@ -39,11 +39,15 @@ class Records:
         return len(self.labels)
 
     def inputs(self, indices: Indices = slice(None)) -> Features:
-        """Return the features as the network accepts them."""
-        values: Features = self.features[indices].astype(np.float32)
-        values *= np.float32(self.scale)
-        values += np.float32(self.shift)
-        return values
+        """Return the features as the network accepts them, always finite.
+
+        A value that is not a number becomes 0, and one beyond float32 the largest float32.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            values: Features = self.features[indices].astype(np.float32)
+            values *= np.float32(self.scale)
+            values += np.float32(self.shift)
+        return np.nan_to_num(values, copy=False)
 
     def take(self, indices: Indices) -> "Records":
         """Return some of the records."""

@@ -12,6 +12,7 @@ from torch import nn
 
 from qidpfl_client.training.data_loader import epoch_batches
 from qidpfl_shared.core.arguments import Vector
+from qidpfl_shared.core.privacy.rounding import SLACK
 from qidpfl_shared.protocol.mechanism_specs import (
     BoltOn,
     GradientOnce,
@@ -36,8 +37,8 @@ from support.training.cases import (
 SIZE = 20
 WIDTH = 6
 LABELS = 3
-# A millionth below 1: so much is shaved off against rounding, and rounding may take as much again.
-ATTAINED = 1 - 1e-5
+# Clipping stays below its bound by the slack for rounding.
+ATTAINED = 1 - 1.1 * SLACK
 
 
 def network(width: int = WIDTH, labels: int = LABELS, *, bias: bool = True) -> nn.Module:
@@ -143,8 +144,8 @@ def test_paper_literal_proves_only_what_the_ledger_says() -> None:
     core = spec.build()
     moved = distance(spec, one_against_silence(), np.zeros(2 * WIDTH), of=network(labels=2, bias=False))
     real = moved**2 / (2 * core.noise_std(rho=rho, size=SIZE) ** 2)
-    assert real == pytest.approx(rho * SIZE**2, rel=1e-4)
-    assert real == pytest.approx(core.proven_rho(rho=rho, size=SIZE), rel=1e-4)
+    assert real == pytest.approx(rho * SIZE**2, rel=3 * SLACK)
+    assert real == pytest.approx(core.proven_rho(rho=rho, size=SIZE), rel=3 * SLACK)
 
 
 def test_bolt_on_comes_close_to_its_bound() -> None:

@@ -1,31 +1,49 @@
 """Clipping of the gradient of each record, and of an update as a whole.
 
-The norm is that of all parameters together. A vector without a finite norm counts as zero, so that even a hostile
-model cannot make a record contribute more than the bound.
+The norm is that of all parameters together. A gradient without a finite norm counts as zero, so that even a hostile
+model cannot make a record contribute more than the bound. The bound holds for the computed numbers, with all rounding:
+`qidpfl_shared.core.privacy.rounding` has the arithmetic.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from ..devices import wide_dtype
+from qidpfl_shared.core.privacy.rounding import BLOCK, SLACK
+
 from ..flat_parameters import FlatParameters
 from .chunk_size import advised_chunk, bytes_kept
 from .functional import gradients_by_vmap, gradients_one_by_one
 from .gradients import Contribution
 from .hooks import gradients_by_hooks
 
-Contributions = list[Contribution | None]
-Method = Callable[[nn.Module, Tensor, Tensor], Contributions | None]
+Contributions = Sequence[Contribution | None]
+
+
+class Method(Protocol):
+    """Computes the gradients of the records of a chunk, multiplied by `scale`; None if it cannot."""
+
+    def __call__(
+        self, network: nn.Module, inputs: Tensor, labels: Tensor, *, scale: float = 1.0
+    ) -> Contributions | None: ...
+
 
 # The fastest method first; the last one is the definition.
 METHODS: tuple[Method, ...] = (gradients_by_hooks, gradients_by_vmap, gradients_one_by_one)
-# Slightly below the bound, so that rounding cannot move a vector above it.
-_BELOW = 1 - 1e-6
+# Methods may differ by the rounding of float32, in sums of any order.
 _AGREEMENT = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippingMethod:
+    """The fastest method that is right for a network, and the number of records in one pass."""
+
+    method: Method
+    advised_chunk: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,68 +53,106 @@ class Clipper:
     network: nn.Module
     parameters: FlatParameters
     method: Method
-    advised_chunk: int
 
     def clipped_sum(self, inputs: Tensor, labels: Tensor, *, bound: float) -> Tensor:
-        """The sum of the per-record gradients, each clipped to `bound`: a flat vector of the widest type."""
-        contributions = self.method(self.network, inputs, labels)
-        if contributions is None:
-            # The network computed these records in another way than the examples.
-            contributions = gradients_one_by_one(self.network, inputs, labels)
+        """The sum of the per-record gradients, each clipped to `bound`: a flat vector of the widest type.
+
+        The inputs must be finite.
+        """
+        # Compute gradients relative to the bound, so that a small bound stays far from the smallest numbers.
+        scale = 2.0 ** -math.floor(math.log2(bound))
+        contributions = self._contributions(inputs, labels, scale=scale)
         with torch.no_grad():
-            squared = squared_norms(contributions, like=inputs)
-            usable = squared.isfinite()
-            if bool(usable.all()):
-                factors = clip_factors(squared, bound=bound)
-                sums = [None if part is None else part.weighted_sum(factors) for part in contributions]
-                return self.parameters.flatten(sums).to(wide_dtype(inputs.device))
-        # Leave such records out instead of giving them weight 0: zero times infinity is not zero.
-        if bool(usable.any()):
-            return self.clipped_sum(inputs[usable], labels[usable], bound=bound)
-        return torch.zeros_like(self.parameters.vector, dtype=wide_dtype(inputs.device))
+            squared = squared_norms(contributions, records=len(inputs))
+            factors = clip_factors(squared, bound=bound * scale).to(torch.float32)
+            sums = [None if part is None else part.weighted_sum(factors) for part in contributions]
+            return self.parameters.flatten(sums).div_(scale)
 
-
-def fastest_clipper(network: nn.Module, parameters: FlatParameters, inputs: Tensor, labels: Tensor) -> Clipper:
-    """A clipper with the first method that agrees with the definition on these few records."""
-    truth = squared_norms(gradients_one_by_one(network, inputs, labels), like=inputs)
-    for method in METHODS:
+    def _contributions(self, inputs: Tensor, labels: Tensor, *, scale: float) -> Contributions:
         try:
-            found = method(network, inputs, labels)
-        except (RuntimeError, NotImplementedError):
-            # Torch cannot transform this network, for example because it branches on the data.
-            continue
-        if found is not None and _agree(squared_norms(found, like=inputs), truth):
+            found = self.method(self.network, inputs, labels, scale=scale)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, IndexError, ValueError):
+            # The network fails for one of the records.
+            found = None
+        # Without a result, the network computed these records in another way than those of the check.
+        return gradients_one_by_one(self.network, inputs, labels, scale=scale) if found is None else found
+
+
+def block_additions(*, size: int, chunk: int) -> int:
+    """The number of float64 additions in a sum over `size` records, in chunks of `chunk`."""
+    return math.ceil(size / chunk) * (math.ceil(min(size, chunk) / BLOCK) + 1)
+
+
+def fastest_method(
+    network: nn.Module, parameters: FlatParameters, inputs: Tensor, labels: Tensor, *, models: Sequence[Tensor]
+) -> ClippingMethod:
+    """The first method that agrees with the definition on these records, with each of these models as parameters."""
+    for method in METHODS:
+        if all(_is_right(method, network, parameters, inputs, labels, model) for model in models):
             break
-    kept = sum(part.width for part in found or () if part is not None)
+    # The rules may decline a network, but then another method has been chosen.
+    kept = sum(part.width for part in method(network, inputs, labels) or () if part is not None)
     chunk = advised_chunk(
         activations=bytes_kept(network, inputs, besides=parameters.vector) // len(inputs),
         gradients=kept * inputs.element_size(),
         device=inputs.device,
     )
-    return Clipper(network=network, parameters=parameters, method=method, advised_chunk=chunk)
+    return ClippingMethod(method=method, advised_chunk=chunk)
 
 
-def squared_norms(contributions: Contributions, *, like: Tensor) -> Tensor:
-    """The squared norm of the gradient of each record, over all parameters."""
-    total = like.new_zeros(len(like))
+def squared_norms(contributions: Contributions, *, records: int) -> Tensor:
+    """The squared norm of the gradient of each record, over all parameters; infinite for one that counts as zero."""
+    total = torch.zeros(records)
     for part in contributions:
         if part is not None:
-            total = total + part.squared_norms()
+            total = total.to(norms := part.squared_norms()) + norms
     return total
 
 
 def clip_factors(squared: Tensor, *, bound: float) -> Tensor:
-    """The factors that shorten vectors of these squared norms to at most `bound`."""
-    return (bound * _BELOW / squared.sqrt().clamp(min=torch.finfo(squared.dtype).tiny)).clamp(max=1)
+    """The factors that shorten vectors of these squared norms to `bound`, less the slack; 0 for an infinite norm."""
+    factors = (bound * (1 - SLACK) / squared.sqrt().clamp(min=torch.finfo(squared.dtype).tiny)).clamp(max=1)
+    return torch.where(squared.isfinite(), factors, 0)
 
 
 def clipped_update(update: Tensor, *, bound: float) -> Tensor:
-    """The vector, shortened to `bound` if it is longer."""
+    """The vector, shortened to `bound`, less the slack, if it is longer."""
     norm = float(torch.linalg.vector_norm(update))
     if not math.isfinite(norm):
         return torch.zeros_like(update)
-    return update * min(1.0, bound * _BELOW / norm) if norm > 0 else update
+    return update * min(1.0, bound * (1 - SLACK) / norm) if norm > 0 else update
 
 
-def _agree(squared: Tensor, truth: Tensor) -> bool:
-    return torch.allclose(squared, truth, rtol=_AGREEMENT, atol=0, equal_nan=True)
+def _is_right(
+    method: Method, network: nn.Module, parameters: FlatParameters, inputs: Tensor, labels: Tensor, model: Tensor
+) -> bool:
+    parameters.vector.copy_(model)
+    if method is gradients_one_by_one:
+        return True
+    try:
+        found = method(network, inputs, labels)
+    except (RuntimeError, NotImplementedError, AttributeError):
+        # Torch cannot transform this network, for example because it branches on the data.
+        return False
+    if found is None:
+        return False
+    truth = gradients_one_by_one(network, inputs, labels)
+    rows, expected = (_rows(parts, parameters, records=len(inputs)) for parts in (found, truth))
+    return bool((_lengths(rows - expected) <= _AGREEMENT * _lengths(expected)).all())
+
+
+def _rows(contributions: Contributions, parameters: FlatParameters, *, records: int) -> Tensor:
+    """The gradient of each record as a row: the sum in which only this record has a weight."""
+    return torch.stack(
+        [
+            parameters.flatten([None if part is None else part.weighted_sum(only) for part in contributions])
+            for only in torch.eye(records, device=parameters.device)
+        ]
+    )
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return lengths

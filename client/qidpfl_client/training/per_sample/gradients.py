@@ -1,7 +1,11 @@
 """The per-record parts of the gradient of one parameter, in the form that is cheapest to clip.
 
-Clipping needs the squared norm of each part, and the sum of the parts weighted by the clip factors. If the parts are
-products, both can be computed without the parts themselves.
+Clipping needs the norm of each part, and the sum of the parts weighted by the clip factors. One rule makes the norms
+hold for every model and record: the vector whose norm is measured is the vector that is added. A part that is a sum of
+many terms is therefore computed first, even if its terms cancel; only a single outer product stays in its two factors.
+
+All parts are finite: the callers replace what is not by the largest float32, whose square overflows. A norm that
+overflows is infinite, and the record of such a part counts as zero. The work is the same for all records.
 """
 
 from typing import Protocol
@@ -9,10 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..devices import wide_dtype
+from qidpfl_shared.core.privacy.rounding import BLOCK, LARGEST_GRADIENT_NORM, LARGEST_INPUT_NORM, NORM_BLOCK
 
-_BLOCK = 1 << 18
-_NARROW = 2048
+from ..devices import wide_dtype
 
 
 class Contribution(Protocol):
@@ -21,99 +24,93 @@ class Contribution(Protocol):
     width: int
 
     def squared_norms(self) -> Tensor:
-        """|part|² of each record."""
+        """|part|² of each record, in the widest type; infinite for a record that must count as zero."""
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        """Σ factor·part over the records, flat."""
+        """Σ factor·part over the records, flat, in the widest type."""
 
 
 class Rows:
     """The parts themselves, one row per record."""
 
     def __init__(self, rows: Tensor) -> None:
-        self._rows = rows.flatten(1)
+        self._rows = finite(rows.reshape(len(rows), -1))
         self.width = self._rows.shape[1]
 
     def squared_norms(self) -> Tensor:
         return _squared_lengths(self._rows)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        return factors @ self._rows
+        return _sum_of_products(factors[:, None], self._rows).reshape(-1)
 
 
 class Products:
-    """Each part is the outer product of two vectors: |g·aᵀ| = |g|·|a|."""
+    """Each part is the outer product of a gradient and an input: |g·aᵀ| = |g|·|a|. Both must be finite."""
 
-    def __init__(self, left: Tensor, right: Tensor) -> None:
-        self._left = left
-        self._right = right
-        self.width = left[0].numel() + right[0].numel()
-
-    def squared_norms(self) -> Tensor:
-        return _squared_lengths(self._left) * _squared_lengths(self._right)
-
-    def weighted_sum(self, factors: Tensor) -> Tensor:
-        return ((self._left * factors[:, None]).T @ self._right).reshape(-1)
-
-
-class SummedProducts:
-    """Each part is a sum of few outer products: |Σ g·aᵀ|² = Σ (g·g')(a·a') over all pairs of them."""
-
-    def __init__(self, left: Tensor, right: Tensor) -> None:
-        self._left = left
-        self._right = right
-        self.width = left[0].numel() + right[0].numel()
+    def __init__(self, gradients: Tensor, inputs: Tensor) -> None:
+        self._gradients = gradients
+        self._inputs = inputs
+        self.width = gradients.shape[1] + inputs.shape[1]
 
     def squared_norms(self) -> Tensor:
-        # In the widest type, because the terms may cancel.
-        left, right = (side.to(wide_dtype(side.device)) for side in (self._left, self._right))
-        pairs = torch.bmm(left, left.mT) * torch.bmm(right, right.mT)
-        return pairs.sum((1, 2)).clamp(min=0).to(self._left.dtype)
+        gradients, inputs = _squared_lengths(self._gradients), _squared_lengths(self._inputs)
+        too_large = (gradients > LARGEST_GRADIENT_NORM**2) | (inputs > LARGEST_INPUT_NORM**2)
+        return (gradients * inputs).masked_fill(too_large, torch.inf)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        left = self._left * factors[:, None, None]
-        return (left.flatten(0, 1).T @ self._right.flatten(0, 1)).reshape(-1)
+        return _sum_of_products(self._gradients * factors[:, None], self._inputs).reshape(-1)
 
 
 class Lookups:
     """Each part has one gradient per looked-up row of a table; gradients of the same row are added."""
 
     def __init__(self, indices: Tensor, gradients: Tensor, *, rows: int) -> None:
+        same = indices[:, :, None] == indices[:, None, :]
+        # The first look-up of a row gets the gradients of all look-ups of it, the others get none.
+        is_first = same.to(torch.uint8).argmax(2) == torch.arange(indices.shape[1], device=indices.device)
+        added = torch.bmm((same & is_first[:, :, None]).to(gradients.dtype), gradients)
         self._indices = indices
-        self._gradients = gradients
+        self._added = finite(added)
         self._rows = rows
-        self.width = indices[0].numel() + gradients[0].numel()
+        self.width = indices.shape[1] + added[0].numel()
 
     def squared_norms(self) -> Tensor:
-        wide = self._gradients.to(wide_dtype(self._gradients.device))
-        same = self._indices[:, :, None] == self._indices[:, None, :]
-        return (torch.bmm(wide, wide.mT) * same).sum((1, 2)).clamp(min=0).to(self._gradients.dtype)
+        return _squared_lengths(self._added.flatten(1))
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        weighted = (self._gradients * factors[:, None, None]).flatten(0, 1)
+        weighted = (self._added * factors[:, None, None]).flatten(0, 1).to(wide_dtype(factors.device))
         table = weighted.new_zeros(self._rows, weighted.shape[1])
         return table.index_add_(0, self._indices.flatten(), weighted).reshape(-1)
 
 
-def sum_of_products(left: Tensor, right: Tensor) -> Contribution:
-    """The cheapest form of Σ_t left[:, t]·right[:, t]ᵀ, for tensors (record, t, width)."""
-    terms, widths = left.shape[1], (left.shape[2], right.shape[2])
-    if terms == 1:
-        return Products(left[:, 0], right[:, 0])
-    if summed_is_better(terms=terms, widths=widths):
-        return SummedProducts(left, right)
-    return Rows(torch.bmm(left.mT, right))
+def finite(values: Tensor) -> Tensor:
+    """The values, with the largest number of their type for each one that is infinite or not a number."""
+    return values.nan_to_num(nan=torch.finfo(values.dtype).max) if values.is_floating_point() else values
 
 
-def summed_is_better(*, terms: int, widths: tuple[int, int]) -> bool:
-    """Whether all pairs of the terms cost less than the sum of their products."""
-    return terms * terms * sum(widths) < widths[0] * widths[1]
+def sum_of_products(gradients: Tensor, inputs: Tensor) -> Contribution:
+    """The cheapest form of Σ_t gradients[:, t]·inputs[:, t]ᵀ, for tensors (record, t, width)."""
+    if gradients.shape[1] == 1:
+        return Products(gradients[:, 0], inputs[:, 0])
+    return Rows(torch.bmm(gradients.mT, inputs))
 
 
 def _squared_lengths(rows: Tensor) -> Tensor:
-    if rows.shape[1] <= _NARROW:
-        lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
-        return lengths.square()
-    # For long rows the error of torch's norm is too large for clipping. Blocks keep the squares in the cache.
-    block = max(1, _BLOCK // rows.shape[1])
-    return torch.cat([part.square().sum(1) for part in torch.split(rows, block)])
+    """|row|² in the widest type. Few squares are added in float32, so that the error does not grow with the row."""
+    wide, whole = wide_dtype(rows.device), rows.shape[1] // NORM_BLOCK * NORM_BLOCK
+    total: Tensor = torch.linalg.vector_norm(rows[:, whole:], dim=1).to(wide).square()
+    if whole:
+        blocks = rows[:, :whole].reshape(len(rows), -1, NORM_BLOCK)
+        total += torch.linalg.vector_norm(blocks, dim=2).to(wide).square().sum(1)
+    return total
+
+
+def _sum_of_products(left: Tensor, right: Tensor) -> Tensor:
+    """leftᵀ·right: products of few records are added in float32, and the sums of these blocks in the widest type."""
+    wide, whole = wide_dtype(right.device), len(right) // BLOCK * BLOCK
+    total = (left[whole:].T @ right[whole:]).to(wide)
+    if whole:
+        by_block = [side[:whole].reshape(-1, BLOCK, side.shape[1]) for side in (left, right)]
+        blocks = torch.bmm(by_block[0].mT, by_block[1])
+        total += blocks.sum(0, dtype=wide)
+    return total

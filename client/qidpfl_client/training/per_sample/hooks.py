@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 
-from .gradients import Contribution
+from .gradients import Contribution, finite
 from .layer_rules import RULES, contributions_of
 
 
@@ -27,17 +27,20 @@ class _Call:
     edge: GradientEdge
 
 
-def gradients_by_hooks(network: nn.Module, inputs: Tensor, labels: Tensor) -> list[Contribution | None] | None:
+def gradients_by_hooks(
+    network: nn.Module, inputs: Tensor, labels: Tensor, *, scale: float = 1.0
+) -> list[Contribution | None] | None:
     """The contribution of each record to each parameter, None for a parameter without one.
 
     Returns None if the rules do not cover the network: a layer has no rule, is called twice, shares a parameter, or
     has records outside its first dimension.
     """
     calls: list[_Call] = []
+    version = inputs._version
     with _watched(network, calls):
         answers = network(inputs)
     parameters = list(network.parameters())
-    loss = functional.cross_entropy(answers, labels, reduction="sum")
+    loss = functional.cross_entropy(answers, labels, reduction="sum") * scale
     if not _each_used_by_one_call(loss, calls, parameters):
         return None
     gradients = torch.autograd.grad(loss, [call.edge for call in calls]) if calls else ()
@@ -46,7 +49,10 @@ def gradients_by_hooks(network: nn.Module, inputs: Tensor, labels: Tensor) -> li
         for call, gradient in zip(calls, gradients, strict=True):
             if not len(call.entered) == len(gradient) == len(inputs) or call.entered._version != call.version:
                 return None
-            parts = contributions_of(call.layer, call.entered, gradient)
+            # The records themselves are finite, and the first layer is the one where a copy would cost most.
+            untouched = call.entered.data_ptr() == inputs.data_ptr() and inputs._version == version
+            entered = call.entered if untouched else finite(call.entered)
+            parts = contributions_of(call.layer, entered, finite(gradient))
             if parts is None:
                 return None
             found.update({call.layer.get_parameter(name): part for name, part in parts.items()})

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .gradients import Contribution, Lookups, Rows, SummedProducts, sum_of_products, summed_is_better
+from .gradients import Contribution, Lookups, Rows, sum_of_products
 
 Contributions = dict[str, Contribution]
 # Numbers in a block of windows: the copy should stay in the cache until it is multiplied.
@@ -43,9 +43,6 @@ def _convolution(layer: nn.Conv1d | nn.Conv2d, entered: Tensor, gradient: Tensor
     outer = layer.out_channels // groups
     left = gradient.reshape(len(entered), groups, outer, places)
     bias = left.sum(3).flatten(1)
-    if groups == 1 and summed_is_better(terms=places, widths=(outer, inner)):
-        right = windows.reshape(len(entered), inner, places)
-        return _with_bias(layer, SummedProducts(left[:, 0].mT, right.mT), bias)
     rows = gradient.new_empty(len(entered) * groups, outer, inner)
     block = max(1, _BLOCK // (groups * inner * places))
     for start in range(0, len(entered), block):
