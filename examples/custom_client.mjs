@@ -86,6 +86,8 @@ function uniform() {
   return (Number(bits) + 1) / 2 ** 53;
 }
 
+// Noise in floating point is not exactly Gaussian, so this example is not exactly as private as the proof says. A real
+// client draws discrete noise on a grid, like qidpfl_shared/core/privacy/discrete_gaussian.py.
 function gaussian() {
   return Math.sqrt(-2 * Math.log(uniform())) * Math.cos(2 * Math.PI * uniform());
 }

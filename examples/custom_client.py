@@ -11,21 +11,21 @@ import contextlib
 import sys
 
 import numpy as np
+from scipy.special import softmax
 from sklearn.datasets import load_digits
 
 from qidpfl_client import api, errors, noise
 from qidpfl_shared.core.privacy.histogram import private_histogram
 from qidpfl_shared.protocol.messages import Declaration, Profile
 
-code, draw = sys.stdin.readline().strip(), noise.SystemNoise().standard_normal
+code, source, seen, left = sys.stdin.readline().strip(), noise.SystemNoise(), 0, 1.9  # the budget of all rounds
 task = api.TaskApi(api.connect(sys.argv[1]), task_id=api.split_code(code)[0])
-shard = slice(task.enrol(code=code).ordinal, 1437, 10)
-spec, digits, seen, left = task.task().spec, load_digits(), 0, 1.9  # the budget of these records for all rounds
+shard, spec, digits = slice(task.enrol(code=code).ordinal, 1437, 10), task.task().spec, load_digits()
 mechanism, weight, cap = spec.privacy.mechanism, spec.game.privacy_weight, spec.bounds.rho_max
 assert mechanism.name == "gradient_once" and spec.privacy.noise and spec.dimension == 650, "unsupported task"
 x, y = np.insert(digits.data[shard] / 16, 64, 1.0, axis=1), np.eye(10)[digits.target[shard]]  # pixels and bias, labels
 
-counts = private_histogram(counts=y.sum(axis=0), rho=0.1, standard_noise=draw(10, release="histogram"))
+counts = private_histogram(counts=y.sum(axis=0), rho=0.1, standard_noise=source.standard_normal(10, release="labels"))
 task.store_profile(Profile(label_counts=counts, size=len(y), privacy_value=1.0, histogram_rho=0.1, lifetime_rho=2.0))
 
 # This client waits for new rounds only. It ignores further attempts of a round: its first answer stays valid.
@@ -37,12 +37,12 @@ while (news := task.announcement(after=(seen, 1000))) is None or news.task_state
             rho = min(left, cap, news.round.total * (1 - weight * news.round.total / news.round.reward_micro * 1e6))
             task.answer(seen, Declaration(rho=rho))
             model = task.model(news.round.model_version, digest=news.round.model_digest)
-            odds = np.exp(x[:, :64] @ model[:640].reshape(10, 64).T + model[640:])
-            error = odds / odds.sum(axis=1, keepdims=True) - y
+            error = softmax(x[:, :64] @ model[:640].reshape(10, 64).T.astype(float) + model[640:], axis=1) - y
             # The gradient of a record is the product of its error and its input, and so is the norm.
-            scale = mechanism.clip_norm / np.linalg.norm(error, axis=1) / np.linalg.norm(x, axis=1)
+            scale = (1 - noise.SLACK) * mechanism.clip_norm / np.linalg.norm(error, axis=1) / np.linalg.norm(x, axis=1)
             mean, left = (error * np.minimum(1, scale)[:, None]).T @ x / len(y), left - rho
-            drawn = mechanism.build().noise_std(rho=rho, size=len(y)) * draw(650, release=f"round/{seen}")
-            task.upload(seen, (np.append(mean[:, :64], mean[:, 64]) + drawn).astype("<f4").tobytes())
+            flat, std = np.append(mean[:, :64], mean[:, 64]), mechanism.build().noise_std(rho=rho, size=len(y))
+            update = noise.noised(flat, std=std, source=source, release=f"round/{seen}")
+            task.upload(seen, update.astype("<f4").tobytes())
 
 print(task.ledger().model_dump_json())

@@ -1,7 +1,8 @@
 """Sources of noise: the entropy of the operating system, or a seed in tests. Needs numpy only.
 
-The values are an exact discrete Gaussian of standard deviation 1 on a fixed grid; `add_noise` adds them to values on
-the same grid. `qidpfl_shared.core.privacy.discrete_gaussian` explains why that is as private as the proofs say.
+The noise is an exact discrete Gaussian on a fixed grid, and `noised` adds it to values on the same grid. The module
+`qidpfl_shared.core.privacy.discrete_gaussian` explains why that is as private as the proofs say. `SLACK` is the part of
+a bound that a client leaves free for rounding: it clips to (1 - SLACK) times the clip norm.
 """
 
 import hashlib
@@ -12,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from qidpfl_shared.core.privacy.discrete_gaussian import add_noise, discrete_gaussian
+from qidpfl_shared.core.privacy.rounding import SLACK
 
 Normals = npt.NDArray[np.float64]
 
-__all__ = ["NoiseSource", "Normals", "SystemNoise", "UnsafeSeededNoise", "add_noise"]
+__all__ = ["SLACK", "NoiseSource", "Normals", "SystemNoise", "UnsafeSeededNoise", "noised"]
 
 
 class NoiseSource(Protocol):
@@ -67,3 +69,15 @@ class UnsafeSeededNoise:
             return hashlib.shake_256(f"{self._seed}/{name}/{release}".encode()).digest(length)
 
         return discrete_gaussian(count, bits=expanded)
+
+
+def noised(values: Normals, *, std: float, source: NoiseSource, release: str) -> Normals:
+    """The values plus fresh noise of this standard deviation.
+
+    Raises `ImpossibleArgument` if a value is not finite or the standard deviation is not positive.
+
+    >>> noised(np.zeros(2), std=0.5, source=UnsafeSeededNoise(seed=7), release="a").shape
+    (2,)
+    """
+    draws = source.standard_normal(values.size, release=release)
+    return add_noise(values=values, std=std, standard_noise=draws)

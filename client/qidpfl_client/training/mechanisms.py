@@ -13,7 +13,7 @@ from qidpfl_shared.core.privacy.rounding import SLACK, clipped_update_slack
 from qidpfl_shared.protocol.mechanism_specs import BoltOn, GradientOnce, NoisyEpochs, PaperLiteral, UpdateClip
 
 from ..errors import ClientError
-from ..noise import NoiseSource, add_noise
+from ..noise import NoiseSource, noised
 from .data_loader import epoch_batches
 from .flat_parameters import LocalUpdate
 from .objective import Objective
@@ -33,9 +33,8 @@ class ReleaseNoise:
         """The values plus fresh noise, in float64 on the CPU. `std` gives the standard deviation for a budget."""
         if self.rho is None:
             return values
-        draws = self.source.standard_normal(values.numel(), release=f"{self.release}{part}")
         exact = values.to("cpu", torch.float64).numpy()
-        return torch.from_numpy(add_noise(values=exact, std=std(self.rho), standard_noise=draws))
+        return torch.from_numpy(noised(exact, std=std(self.rho), source=self.source, release=f"{self.release}{part}"))
 
     def slack(self, *, dimension: int, parts: int = 1) -> float:
         """The slack for the grid of the noise, if the budget is divided among `parts` additions of noise."""

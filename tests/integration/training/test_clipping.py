@@ -18,7 +18,7 @@ from qidpfl_client.training.per_sample.clipping import (
     METHODS,
     Clipper,
     ClippingMethod,
-    Method,
+    GradientMethod,
     clipped_update,
     fastest_method,
 )
@@ -33,8 +33,8 @@ from support.training.networks import CASES, LABELS, RECORDS, Case, ChangesItsMi
 
 CPU = torch.device("cpu")
 BOUND = 0.5
-GENERAL: list[tuple[str, Method]] = [(name, method) for name in CASES for method in METHODS[1:]]
-RULED: list[tuple[str, Method]] = [(name, gradients_by_hooks) for name, case in CASES.items() if case.ruled]
+GENERAL: list[tuple[str, GradientMethod]] = [(name, method) for name in CASES for method in METHODS[1:]]
+RULED: list[tuple[str, GradientMethod]] = [(name, gradients_by_hooks) for name, case in CASES.items() if case.ruled]
 
 
 class Setting(NamedTuple):
@@ -71,7 +71,7 @@ def naive(case: Setting, *, bound: float) -> npt.NDArray[np.float64]:
     return total
 
 
-def clipper(case: Setting, method: Method) -> Clipper:
+def clipper(case: Setting, method: GradientMethod) -> Clipper:
     return Clipper(network=case.network, parameters=case.parameters, method=method)
 
 
@@ -101,7 +101,7 @@ def assert_clips_like_a_loop(clipper: Clipper, case: Setting, *, bound: float) -
 
 
 @pytest.mark.parametrize(("name", "method"), RULED + GENERAL)
-def test_a_method_gives_what_a_loop_over_records_gives(name: str, method: Method) -> None:
+def test_a_method_gives_what_a_loop_over_records_gives(name: str, method: GradientMethod) -> None:
     case = setting(CASES[name])
     for bound in (middle_norm(case), 1e-3, 1e6):
         assert_clips_like_a_loop(clipper(case, method), case, bound=bound)

@@ -24,7 +24,7 @@ from .hooks import gradients_by_hooks
 Contributions = Sequence[Contribution | None]
 
 
-class Method(Protocol):
+class GradientMethod(Protocol):
     """Computes the gradients of the records of a chunk, multiplied by `scale`; None if it cannot."""
 
     def __call__(
@@ -33,7 +33,7 @@ class Method(Protocol):
 
 
 # The fastest method first; the last one is the definition.
-METHODS: tuple[Method, ...] = (gradients_by_hooks, gradients_by_vmap, gradients_one_by_one)
+METHODS: tuple[GradientMethod, ...] = (gradients_by_hooks, gradients_by_vmap, gradients_one_by_one)
 # Methods may differ by the rounding of float32, in sums of any order.
 _AGREEMENT = 1e-3
 
@@ -42,7 +42,7 @@ _AGREEMENT = 1e-3
 class ClippingMethod:
     """The fastest method that is right for a network, and the number of records in one pass."""
 
-    method: Method
+    method: GradientMethod
     advised_chunk: int
 
 
@@ -52,7 +52,7 @@ class Clipper:
 
     network: nn.Module
     parameters: FlatParameters
-    method: Method
+    method: GradientMethod
 
     def clipped_sum(self, inputs: Tensor, labels: Tensor, *, bound: float) -> Tensor:
         """The sum of the per-record gradients, each clipped to `bound`: a flat vector of the widest type.
@@ -126,7 +126,12 @@ def clipped_update(update: Tensor, *, bound: float) -> Tensor:
 
 
 def _is_right(
-    method: Method, network: nn.Module, parameters: FlatParameters, inputs: Tensor, labels: Tensor, model: Tensor
+    method: GradientMethod,
+    network: nn.Module,
+    parameters: FlatParameters,
+    inputs: Tensor,
+    labels: Tensor,
+    model: Tensor,
 ) -> bool:
     parameters.vector.copy_(model)
     if method is gradients_one_by_one:

@@ -1,12 +1,12 @@
 """The mechanisms: what each uploads, how much noise it adds, and what it guarantees.
 
-Gaussian noise of standard deviation σ on a query of L2 sensitivity Δ is Δ²/(2σ²)-zCDP. `rho` is always the *declared*
-budget, which the game, the payment and the noise formula use. `proven_rho` is what the mechanism guarantees. The two
-are equal for every mechanism except `PaperLiteralMechanism`, which is a heuristic.
+Gaussian noise of standard deviation σ on a query of L2 sensitivity Δ is Δ²/(2σ²)-zCDP, and so is discrete Gaussian
+noise. `rho` is always the *declared* budget, which the game, the payment and the noise formula use. `proven_rho` is
+what the mechanism guarantees. The two are equal for every mechanism except `PaperLiteralMechanism`, a heuristic.
 
 Preconditions of every proof: clipping over all parameters together; no batch normalisation; public preprocessing
 constants; batches that do not depend on the data; fresh noise from the operating system's entropy for every upload.
-Noise in floating point is not exactly Gaussian, so no implementation of these is exactly private.
+`discrete_gaussian` and `rounding` make the guarantees hold for computed numbers.
 
 All classes and methods raise `ImpossibleArgument` for a number outside its range.
 """
