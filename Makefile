@@ -18,7 +18,7 @@ PARALLEL := -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 ALL_TESTS := $(PARALLEL) -m "not long"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long unit unit-services unit-others lint types coverage check release format bench experiments up down logs ps results test-docker clean
+.PHONY: help setup demo test test-long test-gpu unit unit-services unit-others lint types coverage check release format bench experiments up down logs ps results test-docker clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ test: $(INSTALLED)  ## run all tests but the long ones, in minutes
 
 test-long: $(INSTALLED)  ## run all tests, also full kill matrices, large fuzz runs, soaks and faults of containers
 	$(BIN)/python $(PARALLEL) --durations 20
+
+test-gpu: $(INSTALLED)  ## run the tests of training and the attacks on a GPU; needs a CUDA build of torch
+	@$(BIN)/python -c 'import sys, torch; torch.cuda.is_available() or sys.exit("make test-gpu needs a GPU and a CUDA build of torch, see README.md")'
+	QIDPFL_TEST_DEVICE=cuda $(BIN)/python -m pytest tests/integration/training tests/integration/attacks
 
 unit: $(INSTALLED)  ## run the tests that need no torch and start no process, in seconds
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 unit-services unit-others

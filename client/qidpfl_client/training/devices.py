@@ -10,19 +10,20 @@ CHOICES = "auto, cpu, cuda, cuda:N or mps"
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of this name; `auto` takes the first available one of cuda, mps and cpu.
+    """The device of this name; `auto` takes cuda if there is one, else the cpu.
 
     Raises `ClientError` if the name is unknown or this machine does not have the device.
     """
     kind, colon, index = name.partition(":")
     match kind:
         case "auto" if not colon:
-            return torch.device("cuda" if torch.cuda.is_available() else "mps" if _has_mps() else "cpu")
+            # Not mps: its releases are heuristic.
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         case "cpu" if not colon:
             return torch.device("cpu")
         case "mps" if not colon:
-            if not _has_mps():
-                raise ClientError("device mps: not available on this machine or in this build of torch")
+            if not torch.backends.mps.is_available():
+                raise ClientError("device mps: not available on this machine or in this build of torch; use cpu")
             return torch.device("mps")
         case "cuda" if not colon or index.isdecimal():
             return _cuda(int(index) if colon else None)
@@ -32,9 +33,16 @@ def choose_device(name: str) -> torch.device:
 def use_full_precision() -> None:
     """Switch off all reduced forms of float32 (TF32, bfloat16): the error analysis of clipping needs its 24 bits."""
     torch.set_float32_matmul_precision("highest")
-    libraries: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.mkldnn)
-    for library in libraries:
-        library.conv.fp32_precision = library.rnn.fp32_precision = "ieee"
+    torch.backends.cudnn.allow_tf32 = False
+    onednn: Any = torch.backends.mkldnn
+    onednn.conv.fp32_precision = onednn.rnn.fp32_precision = "ieee"
+
+
+def weakness_of(device: torch.device) -> str | None:
+    """Why the guarantees do not hold for computations on this device; None if the error analysis covers it."""
+    if device.type in ("cpu", "cuda"):
+        return None
+    return f"the rounding of device {device.type} is not covered by the error analysis"
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:
@@ -42,13 +50,13 @@ def wide_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def _has_mps() -> bool:
-    return torch.backends.mps.is_available()
-
-
 def _cuda(index: int | None) -> torch.device:
     if not torch.cuda.is_available():
-        reason = "there is no usable GPU" if torch.version.cuda else "this build of torch is for the CPU only"
+        reason = (
+            "there is no usable GPU; check the driver, or use cpu"
+            if torch.version.cuda
+            else "this build of torch is for the CPU only; install a CUDA build, or use cpu"
+        )
         raise ClientError(f"device cuda: {reason}")
     count = torch.cuda.device_count()
     if index is not None and index >= count:

@@ -64,7 +64,7 @@ class SoftmaxRegression:
             features = inputs.flatten(1).to(model.dtype)
             scores = features @ weight.T
             errors = torch.softmax(scores + bias if len(bias) else scores, dim=1)
-            errors[torch.arange(len(labels)), labels] -= 1
+            errors[torch.arange(len(labels), device=labels.device), labels] -= 1
             total[: shape.numel()] += (errors.T @ features).reshape(-1)
             if len(bias):
                 total[shape.numel() :] += errors.sum(0)

@@ -13,7 +13,7 @@ from qidpfl_client.errors import ClientError
 from qidpfl_client.noise import UnsafeSeededNoise
 from qidpfl_client.training import data_loader
 from qidpfl_client.training.data_loader import epoch_batches
-from qidpfl_client.training.devices import choose_device
+from qidpfl_client.training.devices import choose_device, use_full_precision, weakness_of
 from qidpfl_client.training.trainer import Trainer
 from qidpfl_shared.core.arguments import Vector
 from qidpfl_shared.core.privacy.mechanisms import batch_sizes
@@ -292,8 +292,7 @@ def without_gpus() -> Iterator[str]:
 
 def test_auto_finds_a_device_and_cpu_is_always_there() -> None:
     assert choose_device("cpu") == CPU
-    expected = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    assert choose_device("auto").type == expected
+    assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.mark.parametrize(
@@ -303,3 +302,20 @@ def test_a_device_that_is_not_there_is_refused_in_one_line(name: str) -> None:
     with pytest.raises(ClientError, match="device") as caught:
         choose_device(name)
     assert "\n" not in str(caught.value)
+    assert "cpu" in str(caught.value) or "counted from 0" in str(caught.value)
+
+
+def test_only_devices_of_the_error_analysis_are_proven() -> None:
+    assert weakness_of(CPU) is None and weakness_of(torch.device("cuda", 1)) is None
+    assert "mps" in (weakness_of(torch.device("mps")) or "")
+
+
+def test_a_trainer_switches_off_reduced_precision() -> None:
+    torch.set_float32_matmul_precision("medium")
+    torch.backends.cudnn.allow_tf32 = True
+    try:
+        trainer_of(nn.Linear(WIDTH, LABELS), RECORDS)
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert not torch.backends.cuda.matmul.allow_tf32 and not torch.backends.cudnn.allow_tf32
+    finally:
+        use_full_precision()

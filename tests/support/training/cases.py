@@ -1,5 +1,6 @@
 """Small trainers, and releases of them, for the tests of training."""
 
+import os
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from qidpfl_shared.workloads.records import Records
 torch.set_num_threads(1)
 
 CPU = torch.device("cpu")
+# `make test-gpu` runs the tests of training on another device.
+DEVICE = torch.device(os.environ.get("QIDPFL_TEST_DEVICE", "cpu"))
 CLIP = 0.5
 RATE = 0.1
 EPOCHS = 2
@@ -60,7 +63,7 @@ def replaced(records: Records, index: int, features: npt.ArrayLike, label: int) 
 
 
 def trainer_of(network: nn.Module, records: Records, **options: Any) -> Trainer:
-    return Trainer(network=network, records=records, layout=layout_of(network), device=CPU, **options)
+    return Trainer(network=network, records=records, layout=layout_of(network), device=DEVICE, **options)
 
 
 def upload(
