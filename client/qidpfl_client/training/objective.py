@@ -16,7 +16,7 @@ from ..errors import ClientError
 from .data_loader import Batch, Chunk, DataLoader
 from .devices import wide_dtype
 from .flat_parameters import FlatParameters, random_models
-from .per_sample.clipping import Clipper, ClippingMethod, block_additions, fastest_method
+from .per_sample.clipping import Clipper, ClippingMethod, fastest_method
 
 _EXAMPLES = 5
 # What a network may raise for records that it does not accept.
@@ -71,7 +71,7 @@ class Objective:
 
     def rounding_slack(self, *, size: int) -> float:
         """The slack that the rounding of `clipped_mean` over `size` records needs."""
-        return clipped_mean_slack(size=size, additions=block_additions(size=size, chunk=self.chunk))
+        return clipped_mean_slack(size=size, chunk=min(size, self.chunk))
 
     def mean_gradient(self, batch: Batch) -> Tensor:
         """The gradient of the mean loss over a batch, without clipping. A chunk for which the network fails is zero."""

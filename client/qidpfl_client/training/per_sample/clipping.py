@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from qidpfl_shared.core.privacy.rounding import BLOCK, SLACK
+from qidpfl_shared.core.privacy.rounding import SLACK
 
 from ..flat_parameters import FlatParameters
 from .chunk_size import advised_chunk, bytes_kept
@@ -78,11 +78,6 @@ class Clipper:
             found = None
         # Without a result, the network computed these records in another way than those of the check.
         return gradients_one_by_one(self.network, inputs, labels, scale=scale) if found is None else found
-
-
-def block_additions(*, size: int, chunk: int) -> int:
-    """The number of float64 additions in a sum over `size` records, in chunks of `chunk`."""
-    return math.ceil(size / chunk) * (math.ceil(min(size, chunk) / BLOCK) + 1)
 
 
 def fastest_method(

@@ -29,19 +29,21 @@ LARGEST_INPUT_NORM = 2.0**30
 _HIDDEN = 2.0**-13
 
 
-def clipped_mean_slack(*, size: int, additions: int) -> float:
-    """Return the slack of a mean of `size` clipped gradients, whose block sums take `additions` float64 additions.
+def clipped_mean_slack(*, size: int, chunk: int) -> float:
+    """Return the slack of a mean of `size` clipped gradients, computed in chunks of `chunk` records.
 
-    The terms: the norms, the factors, the block sum that contains the replaced record, and the float64 sum.
+    The terms: the norms and factors; the float32 sum of the block with the replaced record; the float64 sum of its
+    chunk, of at most one addition per record; and the float64 sum of all chunks.
 
-    >>> clipped_mean_slack(size=60_000, additions=1_000) < SLACK / 2
+    >>> clipped_mean_slack(size=60_000, chunk=2_000) < SLACK / 2
     True
     """
-    size = arguments.whole("size", size, minimum=1)
+    size, chunk = arguments.whole("size", size, minimum=1), arguments.whole("chunk", chunk, minimum=1)
     norms = (NORM_BLOCK + 8) * UNIT_32 + _HIDDEN
-    block = (BLOCK + 4) * BLOCK * UNIT_32
-    total = (arguments.whole("additions", additions) + 4) * size * UNIT_64
-    return norms + block + total
+    block_sum = (BLOCK + 4) * BLOCK * UNIT_32
+    chunk_sum = (chunk + 4) * chunk * UNIT_64
+    total = (math.ceil(size / chunk) + 4) * size * UNIT_64
+    return norms + block_sum + chunk_sum + total
 
 
 def clipped_update_slack(*, dimension: int) -> float:
