@@ -59,7 +59,7 @@ def store_profile(
     _check_profile(task, profile)
     tx.clients.set_profile(
         client_id,
-        label_counts=profile.label_counts,
+        label_counts=profile.label_counts or (),
         size=profile.size,
         privacy_value=profile.privacy_value,
         histogram_rho=profile.histogram_rho,
@@ -129,7 +129,7 @@ def _free_ordinal(tx: Transaction, task: Task, wished: int | None) -> int:
 
 def _check_profile(task: Task, profile: Profile) -> None:
     bounds, labels = task.spec.bounds, task.spec.workload.labels
-    if len(profile.label_counts) != labels:
+    if profile.label_counts is None or len(profile.label_counts) != labels:
         raise RequestRefused(ErrorCode.HISTOGRAM_MISMATCH, f"label_counts must have {labels} entries")
     if profile.size > bounds.size_max:
         raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"size must not exceed {bounds.size_max}")

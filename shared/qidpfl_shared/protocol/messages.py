@@ -136,16 +136,23 @@ class EnrolAnswer(Message):
 class Profile(Message):
     """What a client reports of itself. It cannot change later. The server cannot verify it, only bound and log it."""
 
-    label_counts: Tuple[Count] = Field(min_length=1, max_length=100_000)
+    label_counts: Annotated[Tuple[Count], Field(min_length=1, max_length=100_000)] | None = Field(
+        default=None, description="null: the client reports no histogram"
+    )
     size: PositiveCount = Field(description="number of records; public")
     privacy_value: PrivacyValue
-    histogram_rho: Rho | None = Field(default=None, description="null: the histogram is exact, an unprotected release")
+    histogram_rho: Rho | None = Field(
+        default=None, description="null: the histogram is exact, an unprotected release, or there is none"
+    )
     rho_cap: Rho | None = Field(default=None, description="largest budget in one round")
     lifetime_rho: Rho | None = Field(default=None, description="largest budget in all rounds together")
 
     @model_validator(mode="after")
     def _check(self) -> "Profile":
-        if sum(self.label_counts) != self.size:
+        if self.label_counts is None:
+            if self.histogram_rho is not None:
+                raise PydanticCustomError(ErrorCode.HISTOGRAM_MISMATCH.value, "histogram_rho without label_counts")
+        elif sum(self.label_counts) != self.size:
             raise PydanticCustomError(ErrorCode.HISTOGRAM_MISMATCH.value, "label_counts must add up to size")
         return self
 

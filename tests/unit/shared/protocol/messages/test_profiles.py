@@ -42,11 +42,16 @@ def test_a_histogram_that_does_not_add_up_is_a_mismatch(counts: list[int], size:
         pytest.param({"0": 7}, "wrong_type", id="object"),
         pytest.param({}, "wrong_type", id="empty object"),
         pytest.param(7, "wrong_type", id="number"),
-        pytest.param(None, "wrong_type", id="null instead of a list"),
     ],
 )
 def test_a_histogram_holds_counts_only(read: Reader, counts: object, code: str) -> None:
     assert codes_of(read, Profile, example(Profile) | {"label_counts": counts}) == [code]
+
+
+def test_a_profile_without_a_histogram_has_no_budget_for_one(read: Reader) -> None:
+    body = example(Profile) | {"label_counts": None}
+    assert read(Profile, body | {"histogram_rho": None}).model_dump()["label_counts"] is None
+    assert codes_of(read, Profile, body) == ["histogram_mismatch"]
 
 
 @pytest.mark.parametrize(
