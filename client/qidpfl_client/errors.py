@@ -12,8 +12,8 @@ ClientError
     Unavailable           408, 429, 5xx: the same request may succeed later; `retry_after_s` says when
   UntrustedCoordinator    the coordinator contradicts the task or itself; nothing was released
   InsecureTransport       plain http to another machine, without the owner's consent
-  Misconfigured           the given address, task, code or token is impossible; nothing was sent
-  JournalError            the journal is damaged, in use, or belongs to another data set
+  Misconfigured           the given address, task, code, token or limit is impossible; nothing was sent
+  JournalError            the journal is damaged, in use, or does not fit the records
   OwnerLimit              the task asks for more than the owner allows
 """
 
@@ -82,11 +82,11 @@ class InsecureTransport(ClientError):
 
 
 class Misconfigured(ClientError):
-    """The given address, task, code or token is impossible. Nothing was sent."""
+    """The given address, task, code, token or limit is impossible. Nothing was sent."""
 
 
 class JournalError(ClientError):
-    """The journal is damaged, in use, or belongs to another data set."""
+    """The journal is damaged, in use, or does not fit the records."""
 
 
 class OwnerLimit(ClientError):

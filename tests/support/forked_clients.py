@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -15,7 +15,7 @@ from qidpfl_client.journal.journal import Journal
 from qidpfl_client.owner import Owner
 from qidpfl_client.participant.runner import run_until_finished
 from support.commands import PRELOADED
-from support.synthetic_clients import enrolment
+from support.synthetic_clients import TESTBED_OWNER, enrolment
 
 _PATIENCE_S = 120.0
 _forks = multiprocessing.get_context("forkserver")
@@ -30,7 +30,7 @@ class ForkedClient:
     server: str
     code: str
     journal: Path
-    owner: Owner = field(default_factory=Owner)
+    owner: Owner = TESTBED_OWNER
     failpoint: str = ""
     sabotage: Callable[[], None] | None = None
     child: BaseProcess | None = None

@@ -8,6 +8,7 @@ import pytest
 MODULES = [
     "qidpfl_client.api",
     "qidpfl_client.noise",
+    "qidpfl_client.owner",
     "qidpfl_client.sdk.admin",
     "qidpfl_client.sdk.client",
     "qidpfl_client.sdk.credentials",

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from qidpfl_shared.command_line import Stopped, output_width, stopped_by_signals
+from qidpfl_shared.core import arguments
 from qidpfl_shared.core.money import from_micro
 
 from ..api import TaskApi, connect, split_code
@@ -20,8 +21,8 @@ from ..fleet.behaviours import Behaviour
 from ..fleet.fleet import Fleet
 from ..fleet.plan import FleetPlan
 from ..journal.journal import DEFAULT_PATH, Journal
-from ..journal.ledger import as_json, lines, read_ledger
-from ..owner import Owner, Prices, draw_privacy_value
+from ..journal.ledger import as_json, limit_lines, lines, read_ledger
+from ..owner import RHO_CAP, Owner, Prices, draw_privacy_value, in_words, limits_in_words
 from ..participant.data_source import OpenData
 from ..participant.runner import SHORT_RETRIES, run_until_finished
 from ..participant.session import ClientContext, Enrolment
@@ -30,6 +31,8 @@ from .options import guarded
 from .progress import ProgressDisplay
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="The QI-DPFL client.")
+ledger_app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app.add_typer(ledger_app, name="ledger")
 
 JournalPath = Annotated[
     Path, typer.Option("--journal", envvar="QIDPFL_JOURNAL", help="the journal of this data set; keep it safe")
@@ -50,10 +53,11 @@ def run_command(
     all_records: options.AllRecords = False,
     device: options.Device = "auto",
     privacy_value: options.PrivacyValue = "1.0",
-    rho_cap: options.RhoCap = None,
+    rho_cap: options.RhoCap = RHO_CAP,
     lifetime_rho: options.LifetimeRho = None,
     histogram_rho: options.HistogramRho = None,
     exact_histogram: options.ExactHistogram = False,
+    no_histogram: options.NoHistogram = False,
     min_utility: options.MinUtility = 0.0,
     cost_per_record: options.CostPerRecord = 0.0,
     cost_per_second: options.CostPerSecond = 0.0,
@@ -73,8 +77,9 @@ def run_command(
         privacy_value=draw_privacy_value(privacy_value, random.SystemRandom()),
         rho_cap=rho_cap,
         lifetime_rho=lifetime_rho,
-        histogram_rho=histogram_rho,
+        histogram_rho=options.histogram_ceiling(histogram_rho, no_histogram=no_histogram),
         exact_histogram=exact_histogram,
+        no_histogram=no_histogram,
         min_utility=min_utility,
         accept_unproven=accept_unproven,
         prices=Prices(per_record=cost_per_record, per_second=cost_per_second, per_mebibyte=cost_per_mebibyte),
@@ -90,6 +95,7 @@ def run_command(
             noise=options.noise_source(unsafe_seed),
             report=progress.say,
         )
+        progress.say(limits_in_words(owner, context.lifetime_rho))
         enrolment = Enrolment(
             context=context,
             code=secret,
@@ -118,10 +124,11 @@ def fleet_command(
     data_dir: options.DataDir = None,
     device: options.Device = "auto",
     privacy_value: options.PrivacyValue = "0.95:1.05",
-    rho_cap: options.RhoCap = None,
+    rho_cap: options.RhoCap = RHO_CAP,
     lifetime_rho: options.LifetimeRho = None,
     histogram_rho: options.HistogramRho = None,
     exact_histogram: options.ExactHistogram = False,
+    no_histogram: options.NoHistogram = False,
     accept_unproven: options.AcceptUnproven = False,
     dropout: Annotated[float, typer.Option(min=0, max=1, help="probability that a member misses a round")] = 0.0,
     delay: Annotated[float, typer.Option(min=0, help="longest random delay before training, in seconds")] = 0.0,
@@ -152,8 +159,9 @@ def fleet_command(
     owner = Owner(
         rho_cap=rho_cap,
         lifetime_rho=lifetime_rho,
-        histogram_rho=histogram_rho,
+        histogram_rho=options.histogram_ceiling(histogram_rho, no_histogram=no_histogram),
         exact_histogram=exact_histogram,
+        no_histogram=no_histogram,
         accept_unproven=accept_unproven,
     )
     plan = FleetPlan(
@@ -182,6 +190,8 @@ def fleet_command(
         # One torch thread per worker: the results do not depend on the number of workers.
         plan.members(http, _local_data(device, data_dir, workload, threads=1), progress.say) as members,
     ):
+        highest = max(member.enrolment.context.lifetime_rho for member in members)
+        progress.say(f"of every member, {limits_in_words(owner, highest)}")
         Fleet(members, workers=workers, watch=plan.api(http)).run()
         failed = [member for member in members if member.failure is not None]
         earned = sum(read_ledger(member.enrolment.context.journal).earned_micro for member in members)
@@ -192,9 +202,10 @@ def fleet_command(
         raise typer.Exit(1)
 
 
-@app.command("ledger")
+@ledger_app.callback(invoke_without_command=True)
 @guarded
 def ledger_command(
+    command: typer.Context,
     journal: JournalPath = DEFAULT_PATH,
     delta: Annotated[
         float | None, typer.Option(help="the delta at which epsilon is shown  [default: that of the latest task]")
@@ -202,6 +213,8 @@ def ledger_command(
     as_json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Show the spent budget, its guarantee, the earnings and the rest. The client may run at the same time."""
+    if command.invoked_subcommand is not None:
+        return
     with Journal(journal, read_only=True) as opened:
         ledger = read_ledger(opened, delta=delta)
     if as_json_:
@@ -216,6 +229,27 @@ def ledger_command(
         print(f"left: rho {ledger.remaining_rho:.4g} of {ledger.lifetime_rho:.4g}")
     else:
         print("left: no lifetime limit in force")
+    for line in limit_lines(ledger):
+        print(f"limit: {line}")
+
+
+@ledger_app.command("raise")
+@guarded
+def raise_command(
+    command: typer.Context,
+    lifetime_rho: Annotated[float, typer.Option(help="the new, higher lifetime limit")],
+    journal: Annotated[
+        Path | None, typer.Option(help="the journal of this data set  [default: that of the ledger command]")
+    ] = None,
+) -> None:
+    """Raise the lifetime limit of a journal. The journal records it; no coordinator is asked or told."""
+    arguments.positive("lifetime_rho", lifetime_rho)
+    assert command.parent is not None
+    path: Path = journal or command.parent.params["journal"]
+    with Journal(path) as opened:
+        before = opened.limits.raise_to(lifetime_rho)
+    print(f"the lifetime limit of {path} was rho {before:g}, {in_words(before)}")
+    print(f"from now on it is rho {lifetime_rho:g}, {in_words(lifetime_rho)}")
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from qidpfl_shared.workloads.workload import WorkloadError
 
 from ..errors import ClientError, Misconfigured
 from ..noise import NoiseSource, SystemNoise, UnsafeSeededNoise
+from ..owner import HISTOGRAM_RHO, LIFETIME_RHO
 
 Server = Annotated[str, typer.Option(envvar="QIDPFL_SERVER", help="address of the coordinator, https://HOST:PORT")]
 Code = Annotated[str | None, typer.Option(help="the enrolment code; other users of this machine can see it")]
@@ -40,13 +41,28 @@ PrivacyValue = Annotated[
         help="worth of one unit of budget (ν); LOW:HIGH draws a value once",
     ),
 ]
-RhoCap = Annotated[float | None, typer.Option(help="largest budget in one round  [default: the task's]")]
+RhoCap = Annotated[
+    float,
+    typer.Option(envvar="QIDPFL_RHO_CAP", help="largest budget in one round; a task can only lower it"),
+]
 LifetimeRho = Annotated[
     float | None,
-    typer.Option(help="largest budget of these records over all tasks  [default: the task's suggestion]"),
+    typer.Option(
+        envvar="QIDPFL_LIFETIME_RHO",
+        help="largest budget of these records over all tasks; a task can only lower it"
+        f"  [default: that of the journal, {LIFETIME_RHO:g} for a new one]",
+    ),
 ]
 HistogramRho = Annotated[
-    float | None, typer.Option(help="budget of the label histogram  [default: the task's suggestion]")
+    float | None,
+    typer.Option(
+        envvar="QIDPFL_HISTOGRAM_RHO",
+        help=f"largest budget of the label histogram; a task can only lower it  [default: {HISTOGRAM_RHO:g}]",
+    ),
+]
+NoHistogram = Annotated[
+    bool,
+    typer.Option("--no-histogram", help="send no label histogram; only for tasks that take all clients"),
 ]
 ExactHistogram = Annotated[
     bool, typer.Option("--exact-histogram", help="send the exact label counts: an unprotected release")
@@ -87,6 +103,15 @@ def enrolment_code(code: str | None, code_file: Path | None) -> str:
         return code_file.read_text().strip()
     except UnicodeDecodeError:
         raise Misconfigured(f"{code_file} does not contain an enrolment code") from None
+
+
+def histogram_ceiling(histogram_rho: float | None, *, no_histogram: bool) -> float:
+    """The largest budget of the histogram. A budget for no histogram is a contradiction."""
+    if histogram_rho is None:
+        return HISTOGRAM_RHO
+    if no_histogram:
+        raise Misconfigured("--no-histogram and --histogram-rho contradict each other")
+    return histogram_rho
 
 
 def noise_source(unsafe_seed: int | None) -> NoiseSource:

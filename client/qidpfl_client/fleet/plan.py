@@ -53,6 +53,9 @@ class FleetPlan:
         common = _Common(http=http, open_data=_opened_once(open_data), models=ModelCache(), report=report)
         with ExitStack() as opened:
             journals = [opened.enter_context(Journal(self._path(ordinal))) for ordinal in range(self.clients)]
+            for journal in journals:
+                # A limit above that of a journal stops the fleet before the first member starts.
+                journal.limits.of_run(self.owner.lifetime_rho)
             yield [
                 self._member(ordinal, behaviour, journal, common)
                 for ordinal, (behaviour, journal) in enumerate(zip(behaviours, journals, strict=True))

@@ -1,14 +1,16 @@
 """The journal: what one data set has promised, released and earned, over all servers and tasks.
 
-One SQLite file per data set. It survives `kill -9`. A promise or a release is fsynced before it leaves the machine.
-Receipts and payments are fsynced with the next promise or release, because the coordinator can repeat them. An owner
-who loses the file loses the record of all releases: the client then enrols as a new one, and nothing prevents a second
-release of the same records.
+One SQLite file per data set. The account belongs to the lineage of the data set: records that are added, removed or
+edited later share what was spent before.
+
+The file survives `kill -9`. A promise or a release is fsynced before it leaves the machine. Receipts and payments are
+fsynced with the next promise or release, because the coordinator can repeat them. An owner who loses the file loses the
+record of all releases: the client then enrols as a new one, and nothing prevents a second release of the same records.
 """
 
 import math
 import sqlite3
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from qidpfl_shared.core.privacy.account import PrivacyAccount, Release
@@ -17,6 +19,7 @@ from qidpfl_shared.protocol.releases import histogram_release, round_release
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import JournalError
+from .limits import LifetimeLimits, finite, now, or_infinite
 from .sqlite_file import JournalFile, SqlValue
 
 DEFAULT_PATH = Path("qidpfl-journal.sqlite")
@@ -24,7 +27,10 @@ DEFAULT_PATH = Path("qidpfl-journal.sqlite")
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """A task that this data set has joined, or is about to join. The token is a secret and is never shown."""
+    """A task that this data set has joined, or is about to join. The token is a secret and is never shown.
+
+    `fingerprint` is that of the records with which the profile was made.
+    """
 
     task_id: str
     server: str
@@ -36,9 +42,19 @@ class Membership:
     ordinal: int | None = None
     profile: str | None = None
     lifetime_rho: float | None = None
+    fingerprint: str | None = None
 
     def __repr__(self) -> str:
         return f"Membership(task_id={self.task_id!r}, server={self.server!r}, client_id={self.client_id!r})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordsVersion:
+    """The records at one time. Size and time are unknown in journals of earlier versions."""
+
+    fingerprint: str
+    size: int | None = None
+    recorded_at: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +112,10 @@ def round_entry(*, task_id: str, spec: TaskSpec, round_number: int, rho: float, 
     return Entry.of(task_id, release, SpendState.RESERVED)
 
 
-def histogram_entry(task_id: str, profile: Profile) -> Entry:
-    """The release of the label histogram. It counts as spent from the start."""
+def histogram_entry(task_id: str, profile: Profile) -> Entry | None:
+    """The release of the label histogram, if the profile has one. It counts as spent from the start."""
+    if profile.label_counts is None:
+        return None
     return Entry.of(task_id, histogram_release(profile.histogram_rho), SpendState.SPENT, acknowledged=True)
 
 
@@ -110,6 +128,7 @@ class Journal:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self._file = JournalFile(path, read_only=read_only)
+        self.limits = LifetimeLimits(self._file)
 
     def close(self) -> None:
         """Release the file. A new file without any membership is removed."""
@@ -123,17 +142,23 @@ class Journal:
 
     # --- the data set and its tasks ----------------------------------------------------------------------------------
 
-    def check_data_set(self, fingerprint: str) -> None:
-        """Refuse a data set that is not the one of this journal."""
-        known = self._file.one("SELECT fingerprint FROM data_set")
-        if known is not None and known["fingerprint"] != fingerprint:
-            raise JournalError(f"{self.path} is the journal of another data set; use a separate journal for this one")
+    def records(self) -> list[RecordsVersion]:
+        """The versions of the data set that this journal was used with, oldest first."""
+        rows = self._file.all("SELECT * FROM data_set ORDER BY rowid")
+        return [RecordsVersion(**dict(row)) for row in rows]
 
-    def bind(self, fingerprint: str) -> None:
-        """Bind the journal to a data set at its first use. From then on it refuses any other one."""
-        self.check_data_set(fingerprint)
+    def bind(self, fingerprint: str, size: int) -> RecordsVersion | None:
+        """Record the version of the data set that is used from now on.
+
+        Returns the earlier version if the records have changed. The account stays the same.
+        """
+        known = self.records()
+        if known and known[-1].fingerprint == fingerprint:
+            return None
         with self._file.transaction() as database:
-            database.execute("INSERT INTO data_set SELECT ? WHERE NOT EXISTS (SELECT 1 FROM data_set)", [fingerprint])
+            version = RecordsVersion(fingerprint=fingerprint, size=size, recorded_at=now())
+            _put(database, "INSERT INTO data_set", vars(version))
+        return known[-1] if known else None
 
     def membership(self, task_id: str) -> Membership | None:
         """The membership in a task."""
@@ -149,15 +174,17 @@ class Journal:
         with self._file.transaction() as database:
             _put(database, "REPLACE INTO memberships", vars(membership))
 
-    def save_profile(self, membership: Membership, histogram: Entry, *, account: PrivacyAccount) -> None:
-        """Write a membership with its profile and charge the histogram, in one transaction.
+    def save_profile(self, membership: Membership, histogram: Entry | None, *, account: PrivacyAccount) -> None:
+        """Write a membership with its profile and charge the histogram if there is one, in one transaction.
 
         Raises `ReleaseRefused` if the account does not admit the histogram; nothing is written then.
         """
-        account.charge(_release(histogram))
+        if histogram is not None:
+            account.charge(_release(histogram))
         with self._file.transaction() as database:
             _put(database, "REPLACE INTO memberships", vars(membership))
-            _put(database, "INSERT INTO entries", _columns(histogram))
+            if histogram is not None:
+                _put(database, "INSERT INTO entries", _columns(histogram))
 
     def forget_membership(self, task_id: str) -> None:
         """Delete the membership in a task in which nothing was released."""
@@ -211,29 +238,11 @@ class Journal:
         """
         account.charge(_release(entry))
         with self._file.transaction() as database:
-            _delete(database, entry, SpendState.FREED)
+            database.execute(
+                "DELETE FROM entries WHERE task_id = ? AND release = ? AND state = ?",
+                [entry.task_id, entry.release, SpendState.FREED.value],
+            )
             _put(database, "INSERT INTO entries", _columns(entry))
-
-    def record_foreign(self, entry: Entry) -> bool:
-        """Charge a release that the coordinator has, even above the limits; returns False if it is already known.
-
-        This never lowers a charge. If this journal has sent other bytes in that round, both count and the journal's
-        bytes are not sent again.
-        """
-        known = self.entry(entry.task_id, entry.release)
-        if known is not None and known.digest == entry.digest:
-            return False
-        if known is not None and known.state is SpendState.RESERVED:
-            entry = replace(entry, rho=max(entry.rho, known.rho), proven_rho=max(entry.proven_rho, known.proven_rho))
-        elif known is not None and known.state is not SpendState.FREED:
-            entry = replace(entry, release=f"{entry.release}/{entry.digest}")
-            if self.entry(entry.task_id, entry.release) is not None:
-                return False
-            self.mark_unpaid(known.task_id, known.release)
-        with self._file.transaction() as database:
-            _delete(database, entry, SpendState.FREED, SpendState.RESERVED)
-            _put(database, "INSERT INTO entries", _columns(entry))
-        return True
 
     def spend(
         self, task_id: str, release: str, *, digest: str, payload: bytes, training_s: float | None = None
@@ -242,6 +251,15 @@ class Journal:
         self._update(
             "state = ?, digest = ?, payload = ?, training_s = ?",
             [SpendState.SPENT.value, digest, payload, training_s],
+            task_id=task_id,
+            release=release,
+        )
+
+    def mark_sent(self, task_id: str, release: str, *, digest: str) -> None:
+        """Mark a reserved release as spent whose bytes this journal has lost, but the coordinator has."""
+        self._update(
+            "state = ?, digest = ?, acknowledged = 1",
+            [SpendState.SPENT.value, digest],
             task_id=task_id,
             release=release,
         )
@@ -288,17 +306,9 @@ def _put(database: sqlite3.Connection, statement: str, row: dict[str, SqlValue])
     database.execute(f"{statement} ({', '.join(row)}) VALUES ({marks})", [*row.values()])
 
 
-def _delete(database: sqlite3.Connection, entry: Entry, *states: SpendState) -> None:
-    for state in states:
-        database.execute(
-            "DELETE FROM entries WHERE task_id = ? AND release = ? AND state = ?",
-            [entry.task_id, entry.release, state.value],
-        )
-
-
 def _columns(entry: Entry) -> dict[str, SqlValue]:
     return vars(entry) | {
-        "proven_rho": None if math.isinf(entry.proven_rho) else entry.proven_rho,
+        "proven_rho": finite(entry.proven_rho),
         "state": entry.state.value,
         "acknowledged": int(entry.acknowledged),
     }
@@ -316,7 +326,7 @@ def _release(entry: Entry) -> Release:
 def _entry(row: sqlite3.Row) -> Entry:
     # An older journal that is opened read-only does not have all columns.
     values = {name: row[name] for name in Entry.__dataclass_fields__ if name in row.keys()}  # noqa: SIM118
-    values["proven_rho"] = math.inf if row["proven_rho"] is None else row["proven_rho"]
+    values["proven_rho"] = or_infinite(row["proven_rho"])
     values["state"] = SpendState(row["state"])
     values["acknowledged"] = bool(row["acknowledged"])
     return Entry(**values)

@@ -9,7 +9,9 @@ from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
 from qidpfl_shared.protocol.messages import SpendState
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
+from ..owner import in_words
 from .journal import Entry, Journal, Membership
+from .limits import Limit, finite, or_infinite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +20,7 @@ class JournalLedger:
 
     memberships: tuple[Membership, ...]
     entries: tuple[Entry, ...]
+    limits: tuple[Limit, ...]
     spent_rho: float
     reserved_rho: float
     lifetime_rho: float
@@ -40,12 +43,12 @@ class JournalLedger:
 
 def read_ledger(journal: Journal, *, delta: float | None = None) -> JournalLedger:
     """The ledger of a journal. Without `delta`, that of the latest task is used."""
-    memberships, entries = journal.memberships(), journal.entries()
-    limits = [math.inf if item.lifetime_rho is None else item.lifetime_rho for item in memberships]
-    lifetime = limits[-1] if limits else math.inf
+    memberships, entries, limits = journal.memberships(), journal.entries(), journal.limits.history()
+    lifetime = _lifetime(limits, memberships)
     return JournalLedger(
         memberships=tuple(memberships),
         entries=tuple(entries),
+        limits=tuple(limits),
         spent_rho=math.fsum(_proven(entries, SpendState.SPENT, SpendState.SPENT_UNPAID)),
         reserved_rho=math.fsum(_proven(entries, SpendState.RESERVED)),
         lifetime_rho=lifetime,
@@ -65,18 +68,21 @@ def as_json(ledger: JournalLedger) -> str:
                 "mechanism": entry.mechanism,
                 "state": entry.state.value,
                 "rho": entry.rho,
-                "proven_rho": _finite(entry.proven_rho),
+                "proven_rho": finite(entry.proven_rho),
                 "digest": entry.digest,
                 "payment_micro": entry.payment_micro,
                 "training_s": entry.training_s,
             }
             for entry in ledger.entries
         ],
-        "spent_rho": _finite(ledger.spent_rho),
-        "reserved_rho": _finite(ledger.reserved_rho),
-        "lifetime_rho": _finite(ledger.lifetime_rho),
-        "remaining_rho": _finite(ledger.remaining_rho),
-        "epsilon": _finite(ledger.epsilon),
+        "spent_rho": finite(ledger.spent_rho),
+        "reserved_rho": finite(ledger.reserved_rho),
+        "lifetime_rho": finite(ledger.lifetime_rho),
+        "limits": [
+            {"recorded_at": limit.recorded_at, "lifetime_rho": finite(limit.lifetime_rho)} for limit in ledger.limits
+        ],
+        "remaining_rho": finite(ledger.remaining_rho),
+        "epsilon": finite(ledger.epsilon),
         "delta": ledger.delta,
         "earned_micro": ledger.earned_micro,
         "statement": ledger.statement,
@@ -100,13 +106,24 @@ def lines(ledger: JournalLedger) -> list[tuple[str, ...]]:
     ]
 
 
+def limit_lines(ledger: JournalLedger) -> list[str]:
+    """The history of the lifetime limit, one line each, oldest first."""
+    return [
+        f"{limit.recorded_at}  rho {limit.lifetime_rho:g}, {in_words(limit.lifetime_rho, delta=ledger.delta)}"
+        for limit in ledger.limits
+    ]
+
+
 def _proven(entries: list[Entry], *states: SpendState) -> list[float]:
     return [entry.proven_rho for entry in entries if entry.state in states]
 
 
+def _lifetime(limits: list[Limit], memberships: list[Membership]) -> float:
+    """The limit that holds. A journal of an earlier version has only those of its tasks."""
+    if limits:
+        return limits[-1].lifetime_rho
+    return or_infinite(memberships[-1].lifetime_rho) if memberships else math.inf
+
+
 def _latest_delta(memberships: list[Membership]) -> float:
     return TaskSpec.model_validate_json(memberships[-1].spec).privacy.delta if memberships else 1e-5
-
-
-def _finite(value: float) -> float | None:
-    return None if math.isinf(value) else value

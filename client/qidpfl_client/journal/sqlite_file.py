@@ -10,10 +10,12 @@ from typing import IO
 
 from ..errors import JournalError
 
-VERSION = 2
+VERSION = 3
+_LIMITS_SINCE = 3
 SqlValue = str | int | float | bytes | None
 _SCHEMA = """
-CREATE TABLE data_set (fingerprint TEXT NOT NULL);
+CREATE TABLE data_set (fingerprint TEXT NOT NULL, size INTEGER, recorded_at TEXT);
+CREATE TABLE limits (position INTEGER PRIMARY KEY, recorded_at TEXT NOT NULL, lifetime_rho REAL);
 CREATE TABLE memberships (
     task_id TEXT PRIMARY KEY,
     server TEXT NOT NULL,
@@ -24,7 +26,8 @@ CREATE TABLE memberships (
     token TEXT,
     ordinal INTEGER,
     profile TEXT,
-    lifetime_rho REAL
+    lifetime_rho REAL,
+    fingerprint TEXT
 );
 CREATE TABLE offers (
     task_id TEXT NOT NULL,
@@ -52,7 +55,19 @@ CREATE TABLE entries (
 );
 """
 # The change from each earlier version to the next one.
-_UPGRADES = {1: "ALTER TABLE entries ADD COLUMN training_s REAL;"}
+_UPGRADES = {
+    1: "ALTER TABLE entries ADD COLUMN training_s REAL;",
+    # The journal had one data set, and the limit of its latest task; NULL was and is no limit.
+    2: """
+ALTER TABLE data_set ADD COLUMN size INTEGER;
+ALTER TABLE data_set ADD COLUMN recorded_at TEXT;
+ALTER TABLE memberships ADD COLUMN fingerprint TEXT;
+UPDATE memberships SET fingerprint = (SELECT fingerprint FROM data_set) WHERE profile IS NOT NULL;
+CREATE TABLE limits (position INTEGER PRIMARY KEY, recorded_at TEXT NOT NULL, lifetime_rho REAL);
+INSERT INTO limits (recorded_at, lifetime_rho)
+    SELECT strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), lifetime_rho FROM memberships ORDER BY rowid DESC LIMIT 1;
+""",
+}
 
 
 class JournalFile:
@@ -82,6 +97,11 @@ class JournalFile:
         """All rows."""
         with self._translated():
             return self._opened.execute(query, values).fetchall()
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether the file records limits. An earlier version that is opened read-only does not."""
+        return _version(self._opened) >= _LIMITS_SINCE
 
     @contextmanager
     def transaction(self, *, synced: bool = True) -> Iterator[sqlite3.Connection]:

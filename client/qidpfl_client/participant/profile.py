@@ -3,15 +3,18 @@
 import math
 
 from qidpfl_shared.core.privacy.account import PrivacyAccount
-from qidpfl_shared.core.privacy.histogram import private_histogram
+from qidpfl_shared.core.privacy.histogram import distance_error, private_histogram
 from qidpfl_shared.protocol.messages import Profile
 from qidpfl_shared.protocol.releases import HISTOGRAM
-from qidpfl_shared.protocol.task_spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import SelectionRule, TaskSpec
 
 from ..errors import OwnerLimit
 from ..noise import NoiseSource
-from ..owner import Owner
+from ..owner import Owner, lowered
 from .data_source import Learner
+
+# With this error of the label distance, noise decides the selection: thresholds are below 1.
+_USELESS_ERROR = 0.5
 
 
 def check_presentable(*, spec: TaskSpec, owner: Owner, account: PrivacyAccount) -> None:
@@ -23,44 +26,70 @@ def check_presentable(*, spec: TaskSpec, owner: Owner, account: PrivacyAccount) 
         raise OwnerLimit(
             f"the privacy value {owner.privacy_value:g} is outside the range of the task, {low:g} to {high:g}"
         )
-    rho = 0.0 if owner.exact_histogram else owner.histogram_rho or spec.privacy.histogram_rho or 0.0
+    if owner.no_histogram and spec.selection.rule is not SelectionRule.ALL:
+        raise OwnerLimit(
+            f"--no-histogram: the task selects clients by their label histograms (rule {spec.selection.rule})"
+        )
+    # Without a suggestion the budget depends on the number of records, which is not known yet.
+    unbudgeted = owner.exact_histogram or owner.no_histogram or spec.privacy.histogram_rho is None
+    rho = 0.0 if unbudgeted else lowered(owner.histogram_rho, spec.privacy.histogram_rho)
     if account.remaining_rho == 0 or rho > account.remaining_rho:
         raise OwnerLimit(
             f"of the lifetime budget rho {account.remaining_rho:g} is left, and the histogram needs {rho:g}"
         )
 
 
+def check_records(*, spec: TaskSpec, learner: Learner) -> None:
+    """Refuse records that do not fit the task."""
+    if learner.size < 1:
+        raise OwnerLimit("there are no records to take part with")
+    if learner.size > spec.bounds.size_max:
+        raise OwnerLimit(f"the data have {learner.size} records, the task takes at most {spec.bounds.size_max}")
+    if len(learner.label_counts) != spec.workload.labels:
+        raise OwnerLimit(f"the data have {len(learner.label_counts)} labels, the task {spec.workload.labels}")
+
+
 def make_profile(
     *, spec: TaskSpec, owner: Owner, learner: Learner, noise: NoiseSource, account: PrivacyAccount
 ) -> Profile:
     """The profile of these records under the owner's settings. `account` is the one before this release."""
-    rho = None if owner.exact_histogram else _histogram_rho(spec, owner, learner.size)
-    counts = tuple(int(count) for count in learner.label_counts)
-    if len(counts) != spec.workload.labels:
-        raise OwnerLimit(f"the data have {len(counts)} labels, the task {spec.workload.labels}")
-    if learner.size > spec.bounds.size_max:
-        raise OwnerLimit(f"the data have {learner.size} records, the task takes at most {spec.bounds.size_max}")
-    if rho is not None:
+    check_records(spec=spec, learner=learner)
+    counts: tuple[int, ...] | None = tuple(int(count) for count in learner.label_counts)
+    rho = None
+    if owner.no_histogram:
+        counts = None
+    elif not owner.exact_histogram:
+        rho = _histogram_rho(spec, owner, learner.size)
         # The name does not contain the task: with a seed, a client then has the same histogram in all compared tasks.
-        draws = noise.standard_normal(len(counts), release=HISTOGRAM)
-        counts = private_histogram(counts=counts, rho=rho, standard_noise=draws)
+        draws = noise.standard_normal(spec.workload.labels, release=HISTOGRAM)
+        counts = private_histogram(counts=learner.label_counts, rho=rho, standard_noise=draws)
     return Profile(
         label_counts=counts,
         size=learner.size,
         privacy_value=owner.privacy_value,
         histogram_rho=rho,
-        rho_cap=owner.rho_cap,
+        rho_cap=lowered(owner.rho_cap, spec.bounds.rho_max),
         lifetime_rho=_finite(account.remaining_rho),
     )
 
 
+def histogram_in_words(profile: Profile, *, labels: int) -> str:
+    """What the histogram of a profile costs, and how exact it is, in one line."""
+    if profile.label_counts is None:
+        return "label histogram: none is sent"
+    if profile.histogram_rho is None:
+        return "label histogram: exact, an unprotected release"
+    error = distance_error(size=profile.size, labels=labels, rho=profile.histogram_rho)
+    line = f"label histogram: costs rho {profile.histogram_rho:.3g}; with {profile.size} records it shows the label"
+    if error > _USELESS_ERROR:
+        return f"{line} distance (0 to 2) with an error of about {error:.1g}, which is too much to be selected by it"
+    return f"{line} distance (0 to 2) with an error of about {error:.2g}"
+
+
 def _histogram_rho(spec: TaskSpec, owner: Owner, size: int) -> float:
-    """The owner's choice, else the task's suggestion, else a value with an error of about 0.05 in label distance."""
-    if owner.histogram_rho is not None:
-        return owner.histogram_rho
-    if spec.privacy.histogram_rho is not None:
-        return spec.privacy.histogram_rho
-    return spec.workload.labels * (18 / size) ** 2
+    """The task's suggestion, or a value with an error of about 0.05 in label distance; at most the owner's ceiling."""
+    suggested = spec.privacy.histogram_rho
+    return lowered(owner.histogram_rho, spec.workload.labels * (18 / size) ** 2 if suggested is None else suggested)
 
 
 def _finite(rho: float) -> float | None:

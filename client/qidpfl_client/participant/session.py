@@ -4,7 +4,6 @@ The client checks the owner's limits, the data and the network before it enrols.
 therefore leaves nothing behind on the coordinator.
 """
 
-import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,20 +11,23 @@ from dataclasses import dataclass, field, replace
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.messages import LedgerEntry, Profile, SpendState
-from qidpfl_shared.protocol.releases import HISTOGRAM, round_of
+from qidpfl_shared.protocol.releases import HISTOGRAM
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import JournalError, Misconfigured, UntrustedCoordinator
-from ..journal.journal import Entry, Journal, Membership, histogram_entry, round_entry
+from ..journal.journal import Journal, Membership, histogram_entry
+from ..journal.limits import finite
 from ..noise import NoiseSource
-from ..owner import Owner
+from ..owner import Owner, lowered
 from ..sdk.client import ModelCache, TaskApi
 from .data_source import DataSource, Learner, OpenData
-from .profile import check_presentable, make_profile
-from .verification import check_acceptable, check_spec
+from .profile import check_presentable, check_records, histogram_in_words, make_profile
+from .verification import check_acceptable, check_spec, refusal_of_claim
 
 Report = Callable[[str], None]
 _SENT = (SpendState.SPENT, SpendState.SPENT_UNPAID)
+# A sum of budgets may exceed the limit by its rounding.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +42,16 @@ class ClientContext:
     models: ModelCache = field(default_factory=ModelCache)
 
     def account(self, spec: TaskSpec) -> PrivacyAccount:
-        """What the data set has released so far, under the owner's limit."""
+        """What the data set has released so far, under the owner's limit. The task can only lower that limit."""
         return self.journal.account(
-            lifetime_rho=self.owner.lifetime_limit(spec.privacy.lifetime_rho),
+            lifetime_rho=lowered(self.lifetime_rho, spec.privacy.lifetime_rho),
             accept_unproven=self.owner.accept_unproven,
         )
+
+    @property
+    def lifetime_rho(self) -> float:
+        """The lifetime limit of this run: that of the journal, or a lower one of the owner."""
+        return self.journal.limits.of_run(self.owner.lifetime_rho)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +84,8 @@ class Enrolment:
         spec = TaskSpec.model_validate_json(membership.spec)
         data = self._checked_data(membership, spec)
         limit = context.account(spec).lifetime_rho
-        membership = replace(membership, lifetime_rho=None if math.isinf(limit) else limit, server=context.api.server)
+        membership = replace(membership, lifetime_rho=finite(limit), server=context.api.server)
+        context.journal.limits.keep_first(context.owner.lifetime_rho)
         context.journal.save_membership(membership)
         membership = self._enrolled(membership)
         assert membership.ordinal is not None
@@ -85,7 +93,9 @@ class Enrolment:
             learner = self._make_profile(membership, spec, data)
         else:
             learner = data.learner(membership.ordinal)
-            self._reconcile(spec, learner.size)
+            self._bind(learner)
+            self._reconcile()
+            self._free_excess(spec)
         profile = self._send_profile()
         context.report(f"client {membership.ordinal} takes part with {learner.size} records")
         return TaskSession(spec=spec, ordinal=membership.ordinal, profile=profile, learner=learner)
@@ -120,7 +130,7 @@ class Enrolment:
         data = self.open_data(spec)
         ordinal = membership.ordinal if membership.ordinal is not None else self.ordinal
         if ordinal is not None or spec.workload.partition is None:
-            self.context.journal.check_data_set(data.learner(ordinal or 0).fingerprint)
+            _check_learner(membership, spec, data.learner(ordinal or 0))
         return data
 
     def _enrolled(self, membership: Membership) -> Membership:
@@ -151,12 +161,12 @@ class Enrolment:
         context, account = self.context, self.context.account(spec)
         try:
             learner = data.learner(membership.ordinal)
-            context.journal.bind(learner.fingerprint)
+            self._bind(learner)
             profile = make_profile(
                 spec=spec, owner=context.owner, learner=learner, noise=context.noise, account=account
             )
             context.journal.save_profile(
-                replace(membership, profile=profile.model_dump_json()),
+                replace(membership, profile=profile.model_dump_json(), fingerprint=learner.fingerprint),
                 histogram_entry(context.api.task_id, profile),
                 account=account,
             )
@@ -165,8 +175,20 @@ class Enrolment:
             context.journal.forget_membership(context.api.task_id)
             context.api.leave()
             raise
+        context.report(histogram_in_words(profile, labels=spec.workload.labels))
         failpoint("client.profile_journaled")
         return learner
+
+    def _bind(self, learner: Learner) -> None:
+        """Tell the journal which records are used. Changed records continue the same account."""
+        context = self.context
+        earlier = context.journal.bind(learner.fingerprint, learner.size)
+        if earlier is not None:
+            then = "" if earlier.size is None else f" ({earlier.size} then, {learner.size} now)"
+            context.report(
+                f"the records have changed since this journal was last used{then}: all of them count as having spent"
+                f" what the journal has spent, rho {context.journal.account().spent_rho:.4g}"
+            )
 
     def _send_profile(self) -> Profile:
         """Send the profile of the journal, for the first time or again."""
@@ -177,22 +199,59 @@ class Enrolment:
         failpoint("client.profile_sent")
         return profile
 
-    def _reconcile(self, spec: TaskSpec, size: int) -> None:
-        """Charge each release that the coordinator has and the journal lacks: the file may be an older copy."""
-        api = self.context.api
-        for theirs in api.ledger().entries:
-            if theirs.state in _SENT and theirs.release != HISTOGRAM:
-                entry = _foreign_entry(api.task_id, spec, size, theirs)
-                if self.context.journal.record_foreign(entry):
-                    self.context.report(
-                        f"{theirs.release}: the coordinator already has this release; the client does not repeat it"
-                    )
+    def _reconcile(self) -> None:
+        """Compare the coordinator's ledger with the journal. Only a release of this journal is accepted.
+
+        The journal may be an older copy, which lacks releases. The coordinator may invent them. The client cannot tell
+        which, so it stops and charges nothing.
+        """
+        claims = [entry for entry in self.context.api.ledger().entries if entry.state in _SENT]
+        rounds = [claim for claim in claims if claim.release != HISTOGRAM]
+        for claim in rounds:
+            self._check_claim(claim)
+        for claim in rounds:
+            self._mark_sent(claim)
+
+    def _check_claim(self, claim: LedgerEntry) -> None:
+        journal, task_id = self.context.journal, self.context.api.task_id
+        refusal = refusal_of_claim(claim, journal.entry(task_id, claim.release))
+        # Earlier versions of the client charged other bytes of a round under this name.
+        if refusal is None or journal.entry(task_id, f"{claim.release}/{claim.digest}") is not None:
+            return
+        raise UntrustedCoordinator(
+            f"the coordinator's ledger shows {claim.release} at rho {claim.rho:g}, {refusal}; nothing was charged."
+            f" Either {journal.path} is an older copy: use the newest one."
+            " Or the coordinator invents releases: leave the task"
+        )
+
+    def _mark_sent(self, claim: LedgerEntry) -> None:
+        """Mark a reserved release as spent if the coordinator has it. It is already counted."""
+        journal, task_id = self.context.journal, self.context.api.task_id
+        known = journal.entry(task_id, claim.release)
+        if known is not None and known.state is SpendState.RESERVED and claim.digest is not None:
+            journal.mark_sent(task_id, claim.release, digest=claim.digest)
+            self.context.report(
+                f"{claim.release}: the coordinator already has this release; the client does not repeat it"
+            )
+
+    def _free_excess(self, spec: TaskSpec) -> None:
+        """Cancel reservations above the limits of this run, which may be lower than those of the last one."""
+        context, task_id = self.context, self.context.api.task_id
+        for entry in context.journal.entries(task_id):
+            account = context.account(spec)
+            over_lifetime = account.limited and account.spent_rho > account.lifetime_rho * (1 + _ROUNDING)
+            if entry.state is SpendState.RESERVED and (over_lifetime or entry.rho > context.owner.rho_cap):
+                context.journal.free(task_id, entry.release)
+                context.report(f"{entry.release}: rho {entry.rho:.4g} is above the limits of this run; nothing is sent")
 
 
-def _foreign_entry(task_id: str, spec: TaskSpec, size: int, theirs: LedgerEntry) -> Entry:
-    """A release that the coordinator reports. The client computes what the mechanism guarantees by itself."""
-    number = round_of(theirs.release)
-    if number is None or theirs.digest is None or (spec.privacy.noise and theirs.rho == 0):
-        raise UntrustedCoordinator(f"the coordinator's ledger shows {theirs.release!r}, which no client releases")
-    entry = round_entry(task_id=task_id, spec=spec, round_number=number, rho=theirs.rho, size=size)
-    return replace(entry, state=SpendState.SPENT, digest=theirs.digest, acknowledged=True)
+def _check_learner(membership: Membership, spec: TaskSpec, learner: Learner) -> None:
+    """Refuse records that do not fit the task, or are not those of the profile that it already has."""
+    check_records(spec=spec, learner=learner)
+    if membership.profile is None or membership.fingerprint in (None, learner.fingerprint):
+        return
+    size = Profile.model_validate_json(membership.profile).size
+    raise JournalError(
+        f"the records have changed since the profile of this task was made: it has {size} records, and there are"
+        f" {learner.size}; take part with the records of the profile, or in another task"
+    )

@@ -5,11 +5,12 @@ earlier announcements of the same round.
 """
 
 from qidpfl_shared.protocol.mechanism_specs import BoltOn
-from qidpfl_shared.protocol.messages import RoundOffer
+from qidpfl_shared.protocol.messages import LedgerEntry, RoundOffer, SpendState
+from qidpfl_shared.protocol.releases import round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import OwnerLimit, UntrustedCoordinator
-from ..journal.journal import SeenOffer
+from ..journal.journal import Entry, SeenOffer
 
 
 def check_spec(*, spec: TaskSpec, digest: str) -> None:
@@ -58,3 +59,19 @@ def _check_order(offer: SeenOffer, latest: SeenOffer) -> None:
         raise UntrustedCoordinator(f"round {offer.round_number} is announced again after round {latest.round_number}")
     if offer.round_number == latest.round_number and offer != latest:
         raise UntrustedCoordinator(f"round {offer.round_number} is announced again with another model or reward")
+
+
+def refusal_of_claim(theirs: LedgerEntry, known: Entry | None) -> str | None:
+    """Why a release in the coordinator's ledger cannot be one of this journal; None if it can.
+
+    `known` is the journal's entry of that release. The client never charges what only the coordinator says.
+    """
+    if round_of(theirs.release) is None or theirs.digest is None:
+        return "which no client releases"
+    if known is None:
+        return "which this journal has never made"
+    if known.state is SpendState.FREED:
+        return "which this journal has cancelled before anything was sent"
+    if known.state is SpendState.RESERVED:
+        return f"but this journal has reserved rho {known.rho:g}" if theirs.rho > known.rho else None
+    return None if known.digest == theirs.digest else "with other bytes than this journal has sent"

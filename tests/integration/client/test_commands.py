@@ -1,9 +1,11 @@
 """The client's commands: each mistake is one line with exit code 1, and leaves nothing partial on either side."""
 
+import json
 import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from qidpfl_client.cli.app import app
 from qidpfl_client.journal.journal import Journal, Membership
+from qidpfl_shared.protocol.presets import preset
 from support.coordinators import Coordinator
 
 pytestmark = pytest.mark.live
@@ -63,7 +66,8 @@ def run(coordinator: Coordinator, codes: dict[str, str], journal: Path) -> Run:
 def failed_with(result: Result) -> str:
     """The one line of a command that failed."""
     assert result.exit_code == 1 and isinstance(result.exception, SystemExit), result.exception
-    (line,) = [line for line in result.stderr.splitlines() if "trying again" not in line]
+    *said, line = [line for line in result.stderr.splitlines() if "trying again" not in line]
+    assert all("limits: at most rho " in before for before in said) and len(said) <= 1
     assert line.startswith("qidpfl-client: ") and "Traceback" not in line
     return line
 
@@ -100,9 +104,9 @@ def nothing_half_done(coordinator: Coordinator, journal: Path) -> Iterator[None]
         ({"rho-cap": "0"}, "rho_cap = 0.0"),
         ({"rho-cap": "nan"}, "rho_cap = nan"),
         ({"lifetime-rho": "-1"}, "lifetime_rho = -1.0"),
-        ({"lifetime-rho": "0.01"}, "rho 0.01 is left, and the histogram needs 0.1"),
+        ({"lifetime-rho": "0.01"}, "rho 0.01 is left, and the histogram needs 0.02"),
         ({"histogram-rho": "inf"}, "histogram_rho = inf"),
-        ({"histogram-rho": "100"}, "the histogram needs 100"),
+        ({"histogram-rho": "100", "lifetime-rho": "0.05"}, "the histogram needs 0.1"),
         ({"min-utility": "nan"}, "min_utility = nan"),
         ({"cost-per-record": "-1"}, "per_record = -1.0"),
         ({"patience": "nan"}, "patience = nan"),
@@ -145,13 +149,60 @@ def test_a_journal_in_use_is_one_line(run: Run, journal: Path) -> None:
         assert failed_with(run()).endswith(f"{journal} is in use by another process")
 
 
-def test_a_journal_of_another_data_set_is_one_line(run: Run, journal: Path) -> None:
-    with Journal(journal) as other:
-        other.save_membership(OTHERS)
-        other.bind("other records")
-    assert "is the journal of another data set" in failed_with(run(ordinal="0"))
+def test_a_limit_above_that_of_the_journal_is_one_line(run: Run, journal: Path) -> None:
+    with Journal(journal) as opened:
+        opened.limits.keep_first(None)
+        opened.save_membership(OTHERS)
+    line = failed_with(run(**{"lifetime-rho": "3"}))
+    assert f"qidpfl-client ledger raise --journal {journal} --lifetime-rho 3" in line
+    assert failed_with(raised(journal, "0.1")).endswith("the option --lifetime-rho of a run lowers it")
+    assert "lifetime_rho = -1.0" in failed_with(raised(journal, "-1"))
     with Journal(journal, read_only=True) as kept:
-        assert [membership.task_id for membership in kept.memberships()] == ["other"]
+        assert [limit.lifetime_rho for limit in kept.limits.history()] == [0.2]
+
+
+def raised(journal: Path, lifetime_rho: str) -> Result:
+    words = ["ledger", "raise", "--journal", str(journal), "--lifetime-rho", lifetime_rho]
+    return CliRunner().invoke(app, words)
+
+
+@pytest.mark.parametrize("order", [("--journal", "", "raise"), ("raise", "--journal", "")])
+def test_raising_a_limit_says_what_it_means_and_is_in_the_ledger(journal: Path, order: tuple[str, ...]) -> None:
+    with Journal(journal) as opened:
+        opened.limits.keep_first(None)
+        opened.save_membership(replace(OTHERS, spec=preset("digits").model_dump_json()))
+    words = ["ledger", *(word or str(journal) for word in order), "--lifetime-rho", "3"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.stderr
+    before, after = result.stdout.splitlines()
+    assert "rho 0.2, epsilon 2.8 at delta 1e-05: all releases together change the odds" in before
+    assert "rho 3, epsilon 13.8 at delta 1e-05: this hardly protects a record" in after
+    shown = CliRunner().invoke(app, ["ledger", "--journal", str(journal)]).stdout
+    assert [line.split()[2:4] for line in shown.splitlines() if line.startswith("limit: ")] == [
+        ["rho", "0.2,"],
+        ["rho", "3,"],
+    ]
+    body = json.loads(CliRunner().invoke(app, ["ledger", "--json", "--journal", str(journal)]).stdout)
+    assert [limit["lifetime_rho"] for limit in body["limits"]] == [0.2, 3.0]
+    with Journal(journal) as opened:
+        opened.save_membership(OTHERS)
+
+
+def test_raising_the_limit_of_no_journal_is_one_line_and_makes_none(journal: Path) -> None:
+    assert "has no limit yet" in failed_with(raised(journal, "3"))
+    assert not journal.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--no-histogram",), "the task selects clients by their label histograms"),
+        (("--no-histogram", "--exact-histogram"), "--no-histogram and --exact-histogram contradict each other"),
+        (("--no-histogram", "--histogram-rho", "0.1"), "--no-histogram and --histogram-rho contradict each other"),
+    ],
+)
+def test_a_histogram_that_is_needed_or_wanted_twice_is_one_line(run: Run, options: tuple[str, ...], said: str) -> None:
+    assert said in failed_with(run(*options))
 
 
 def test_a_damaged_journal_is_one_line_and_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
@@ -182,6 +233,7 @@ def test_a_journal_on_a_full_disk_is_one_line(run: Run, room: int) -> None:
         (("--privacy-value", "2:much"), "neither a number nor LOW:HIGH"),
         (("--device", "abacus"), "device 'abacus'"),
         (("--patience", "-1"), "patience = -1.0"),
+        (("--no-histogram", "--exact-histogram"), "contradict each other"),
     ],
 )
 def test_a_mistake_with_a_fleet_is_one_line(
@@ -200,7 +252,7 @@ def test_a_ledger_that_is_not_there_is_one_line_and_is_not_made(journal: Path) -
 def test_help_is_shown_without_loading_torch() -> None:
     script = (
         "import sys\nfrom typer.testing import CliRunner\nfrom qidpfl_client.cli.app import app\n"
-        "for command in ([], ['run'], ['fleet'], ['ledger']):\n"
+        "for command in ([], ['run'], ['fleet'], ['ledger'], ['ledger', 'raise']):\n"
         "    shown = CliRunner().invoke(app, [*command, '--help'])\n"
         "    assert shown.exit_code == 0 and 'Usage' in shown.stdout, shown\n"
         "assert not {'torch', 'sklearn', 'scipy.stats'} & set(sys.modules)"

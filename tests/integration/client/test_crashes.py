@@ -154,21 +154,33 @@ def test_a_client_that_trusts_an_old_copy_of_its_journal_is_caught(stage: Stage)
     assert any("round/1: 2 different updates left" in said for said in scene.violations())
 
 
-@pytest.mark.parametrize(
-    ("backup_at", "lost_at"),
-    [
-        ("client.noised:1", "client.sent:1"),
-        pytest.param("client.declared:1", "client.sent:2", marks=pytest.mark.long),
-        pytest.param("client.profile_sent:1", "client.sent:2", marks=pytest.mark.long),
-    ],
-)
-def test_an_older_copy_of_the_journal_does_not_release_a_round_again(
-    backup_at: str, lost_at: str, stage: Stage
+def test_an_older_copy_of_the_journal_that_knows_its_reservation_does_not_release_the_round_again(
+    stage: Stage,
 ) -> None:
     scene = stage()
-    restore(scene, backup_at, lost_at)
+    restore(scene, "client.noised:1", "client.sent:1")
     assert scene.played_on() == []
     assert "round/1: the coordinator already has this release; the client does not repeat it" in scene.client.said
+
+
+@pytest.mark.parametrize(
+    "backup_at", ["client.profile_sent:1", pytest.param("client.declared:1", marks=pytest.mark.long)]
+)
+def test_an_older_copy_of_the_journal_that_lacks_a_release_stops_and_charges_nothing(
+    backup_at: str, stage: Stage
+) -> None:
+    """The client cannot tell an older copy from a coordinator that invents releases."""
+    scene = stage()
+    restore(scene, backup_at, "client.sent:2")
+    with Journal(scene.client.journal, read_only=True) as journal:
+        before = journal.entries()
+    assert scene.client.start().ended_with() == 1
+    assert "is an older copy: use the newest one" in scene.client.said
+    with Journal(scene.client.journal, read_only=True) as journal:
+        assert journal.entries() == before
+    assert [len(set(digests)) for digests in scene.proxy.digests.values()] == [1, 1]
+    with scene.coordinator.admin as http:
+        http.post(f"/v1/tasks/{scene.task_id}/stop").raise_for_status()
 
 
 def restore(scene: Scene, backup_at: str, lost_at: str) -> None:

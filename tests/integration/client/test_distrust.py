@@ -14,7 +14,7 @@ from qidpfl_client.participant.runner import run_until_finished
 from qidpfl_shared.protocol.messages import SpendState, TaskState
 from qidpfl_shared.protocol.presets import preset
 from support.peers.hostile_coordinator import CODE, TASK, HostileCoordinator, serving
-from support.synthetic_clients import enrolment
+from support.synthetic_clients import TESTBED_OWNER, enrolment
 
 pytestmark = pytest.mark.live
 
@@ -25,7 +25,9 @@ OTHER_SPEC = preset("digits", {"game": {"horizon": 3}, "bounds": {"rho_max": 50.
 def take_part_in(hostile: HostileCoordinator, journal: Path, owner: Owner | None = None) -> JournalLedger:
     """What the ledger says when the task has ended."""
     with connect(hostile.url) as http, Journal(journal) as opened:
-        end = run_until_finished(enrolment(http, CODE, opened, owner=owner or Owner()), patience_s=1, first_contact_s=1)
+        end = run_until_finished(
+            enrolment(http, CODE, opened, owner=owner or TESTBED_OWNER), patience_s=1, first_contact_s=1
+        )
         assert end.task_state is TaskState.FINISHED
         return read_ledger(opened)
 
@@ -141,7 +143,7 @@ def test_another_task_than_the_one_shown_is_refused_before_anything_is_released(
 def test_no_reward_makes_a_client_exceed_the_limits_of_its_owner(journal: Path) -> None:
     rich = {number: {"reward_micro": 300_000_000, "total": 5.0} for number in (1, 2, 3)}
     with serving(HostileCoordinator(lies=rich)) as hostile:
-        ledger = take_part_in(hostile, journal, Owner(rho_cap=0.2, lifetime_rho=0.4))
+        ledger = take_part_in(hostile, journal, Owner(rho_cap=0.2, lifetime_rho=0.4, histogram_rho=0.1))
     assert [request.get("rho") for request in hostile.declared] == pytest.approx([0.2, 0.1, None])
     assert hostile.declared[2]["reason"] == "lifetime budget exhausted"
     assert ledger.spent_rho == pytest.approx(0.4) and ledger.remaining_rho == 0
@@ -150,23 +152,32 @@ def test_no_reward_makes_a_client_exceed_the_limits_of_its_owner(journal: Path) 
 ENTRY = {"release": "round/1", "mechanism": "gradient_once", "state": "spent", "rho": 1e-6, "proven_rho": 0.0}
 
 
-def test_a_false_ledger_cannot_lower_the_charge(journal: Path) -> None:
-    with serving(HostileCoordinator(lies={3: {"noise": False}})) as hostile:
-        _, before = refusal_of(hostile, journal)
-        hostile.ledger = [ENTRY | {"digest": "f" * 64}, ENTRY | {"release": "round/3", "digest": "e" * 64}]
-        _, after = refusal_of(hostile, journal)
-    assert before.spent_rho < after.spent_rho
-    assert {entry.digest for entry in before.entries} < {entry.digest for entry in after.entries}
-    assert hostile.received == list(dict.fromkeys(hostile.received))
+INVENTED = {
+    "a round never announced": {"release": "round/3", "rho": 0.25},
+    "other bytes": {"release": "round/1", "rho": 0.25},
+    "a small budget": {"release": "round/1", "rho": 1e-6},
+    "a budget above every limit": {"release": "round/1", "rho": 1e6},
+    "a freed round": {"release": "round/2", "rho": 0.25},
+    "no round": {"release": "round/x"},
+    "no release": {"release": "round/1/2"},
+    "no bytes": {"digest": None},
+}
 
 
-@pytest.mark.parametrize("lie", [{"release": "round/x"}, {"release": "round/1/2"}, {"digest": None}, {"rho": 0.0}])
-def test_an_impossible_ledger_is_refused(lie: dict[str, Any], journal: Path) -> None:
+@pytest.mark.parametrize("lie", INVENTED.values(), ids=INVENTED)
+def test_an_invented_ledger_is_refused_and_charges_nothing(lie: dict[str, Any], journal: Path) -> None:
     with serving(HostileCoordinator(lies={2: {"noise": False}})) as hostile:
+        refusal_of(hostile, journal)
+        hostile.lies, hostile.model_lie = {}, b"no model"
         _, before = refusal_of(hostile, journal)
+        assert [entry.state for entry in before.entries] == [SpendState.SPENT, SpendState.SPENT, SpendState.FREED]
         hostile.ledger = [ENTRY | {"digest": "f" * 64} | lie]
         message, after = refusal_of(hostile, journal)
-    assert "which no client releases" in message and after.entries == before.entries
+        assert "nothing was charged" in message and "older copy" in message and "invents releases" in message
+        assert after.entries == before.entries
+        # The journal is unharmed: with an honest coordinator the client continues.
+        hostile.ledger, hostile.model_lie = [], None
+        assert take_part_in(hostile, journal).entries[:2] == before.entries[:2]
 
 
 def test_a_coordinator_that_refuses_the_client_is_reported_in_one_line(journal: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from qidpfl_client.cli import options
 from qidpfl_client.errors import ClientError, Misconfigured
 from qidpfl_client.noise import SystemNoise, UnsafeSeededNoise
-from qidpfl_client.owner import Owner
+from qidpfl_client.owner import HISTOGRAM_RHO, Owner
 from qidpfl_shared.protocol.messages import Declaration
 
 
@@ -21,6 +21,13 @@ def test_a_code_comes_from_exactly_one_option(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(Misconfigured, match="does not contain an enrolment code"):
         options.enrolment_code(None, file)
+
+
+def test_a_budget_for_no_histogram_is_a_contradiction() -> None:
+    assert options.histogram_ceiling(None, no_histogram=True) == HISTOGRAM_RHO
+    assert options.histogram_ceiling(0.5, no_histogram=False) == 0.5
+    with pytest.raises(Misconfigured, match="contradict"):
+        options.histogram_ceiling(0.5, no_histogram=True)
 
 
 def test_noise_is_unsafe_only_with_a_seed_and_a_warning(capsys: pytest.CaptureFixture[str]) -> None:

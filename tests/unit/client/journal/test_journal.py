@@ -8,12 +8,15 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from qidpfl_client.errors import JournalError
-from qidpfl_client.journal.journal import Entry, Journal, Membership, SeenOffer
+from qidpfl_client.journal.journal import Entry, Journal, Membership, RecordsVersion, SeenOffer
+from qidpfl_client.journal.ledger import read_ledger
+from qidpfl_client.owner import LIFETIME_RHO
 from qidpfl_shared.core.privacy.account import DuplicateRelease, LifetimeExceeded, UnprovenRelease
 from qidpfl_shared.protocol.messages import SpendState
 
@@ -37,14 +40,14 @@ def path(tmp_path: Path) -> Path:
 
 def test_all_data_are_there_after_closing(path: Path) -> None:
     with Journal(path) as journal:
-        journal.bind("some records")
+        journal.bind("some records", 110)
         journal.save_membership(MEMBERSHIP)
         seen = SeenOffer(round_number=1, model_version=0, model_digest="m", reward_micro=7, total=0.3)
         journal.remember_offer("t", seen)
         reserve(journal, entry("round/1"), entry("round/2", proven_rho=0.05))
         journal.spend("t", "round/1", digest="abc", payload=b"bytes", training_s=2.5)
     with Journal(path) as journal:
-        journal.bind("some records")
+        assert journal.bind("some records", 110) is None
         assert [item.training_s for item in journal.entries()] == [2.5, None]
         assert journal.memberships() == [MEMBERSHIP]
         assert journal.latest_offer("t") == seen and journal.latest_offer("u") is None
@@ -80,7 +83,7 @@ def test_releases_are_fsynced_at_once_and_receipts_with_the_next_release(path: P
             lambda said: syncs.append(said.split()[-1]) if said.startswith("PRAGMA synchronous =") else None
         )
         journal.save_membership(MEMBERSHIP)
-        journal.bind("some records")
+        journal.bind("some records", 110)
         journal.save_profile(MEMBERSHIP, entry("histogram"), account=journal.account())
         reserve(journal, entry("round/1"))
         journal.spend("t", "round/1", digest="abc", payload=b"bytes")
@@ -176,27 +179,18 @@ def test_a_profile_and_its_charge_are_written_together_or_not_at_all(path: Path)
         assert journal.memberships() == [profiled] and len(journal.entries()) == 1
 
 
-@pytest.mark.parametrize("told", [0.01, 0.5])
-def test_a_release_reported_by_the_coordinator_never_lowers_the_charge(path: Path, told: float) -> None:
+def test_a_reserved_release_that_the_coordinator_has_is_spent_at_its_reserved_budget(path: Path) -> None:
     with Journal(path) as journal:
         reserve(journal, entry(rho=0.1))
-        theirs = entry(rho=told, state=SpendState.SPENT, digest="theirs", acknowledged=True)
-        assert journal.record_foreign(theirs)
-        assert not journal.record_foreign(theirs)
-        assert [(item.rho, item.digest) for item in journal.entries()] == [(max(0.1, told), "theirs")]
-        assert journal.account().spent_rho == max(0.1, told)
+        journal.mark_sent("t", "round/1", digest="theirs")
+        assert journal.entries() == [entry(rho=0.1, state=SpendState.SPENT, digest="theirs", acknowledged=True)]
+        assert journal.account().spent_rho == 0.1
 
 
-def test_foreign_bytes_of_a_round_are_charged_too_and_the_clients_bytes_are_not_sent_again(path: Path) -> None:
+def test_a_profile_without_a_histogram_charges_nothing(path: Path) -> None:
     with Journal(path) as journal:
-        reserve(journal, entry(rho=0.1))
-        journal.spend("t", "round/1", digest="own", payload=b"bytes")
-        theirs = entry(rho=0.02, state=SpendState.SPENT, digest="theirs", acknowledged=True)
-        assert journal.record_foreign(theirs)
-        assert not journal.record_foreign(theirs)
-        assert [(item.digest, item.rho) for item in journal.entries()] == [("own", 0.1), ("theirs", 0.02)]
-        assert journal.payload("t", "round/1") is None
-        assert journal.account().spent_rho == pytest.approx(0.12)
+        journal.save_profile(MEMBERSHIP, None, account=journal.account(lifetime_rho=0.05))
+        assert journal.memberships() == [MEMBERSHIP] and journal.entries() == []
 
 
 def test_an_unknown_release_cannot_change(path: Path) -> None:
@@ -204,15 +198,25 @@ def test_an_unknown_release_cannot_change(path: Path) -> None:
         journal.spend("t", "round/9", digest="", payload=b"")
 
 
-def test_another_data_set_is_always_refused(path: Path) -> None:
+def test_records_that_change_continue_the_same_account(path: Path) -> None:
     with Journal(path) as journal:
         journal.save_membership(MEMBERSHIP)
-        journal.check_data_set("anything")
-        journal.bind("some records")
-        for _ in range(2):
-            with pytest.raises(JournalError, match="another data set"):
-                journal.bind("other records")
-        journal.bind("some records")
+        assert journal.bind("some records", 110) is None
+        reserve(journal, entry(rho=0.1))
+        assert journal.bind("some records", 110) is None
+        earlier = journal.bind("more records", 120)
+        assert earlier is not None and (earlier.fingerprint, earlier.size) == ("some records", 110)
+    with Journal(path) as journal:
+        assert journal.bind("more records", 120) is None
+        assert journal.account().spent_rho == 0.1
+        assert journal.bind("some records", 110) is not None
+        history = journal.records()
+    assert [(version.fingerprint, version.size) for version in history] == [
+        ("some records", 110),
+        ("more records", 120),
+        ("some records", 110),
+    ]
+    assert all(version.recorded_at is not None and version.recorded_at.endswith("Z") for version in history)
 
 
 @pytest.mark.slow
@@ -267,7 +271,7 @@ def test_a_file_that_is_not_a_journal_is_refused_and_not_changed(tmp_path: Path)
     with Journal(future) as journal:
         journal.save_membership(MEMBERSHIP)
     with sqlite3.connect(future) as database:
-        database.execute("PRAGMA user_version = 3")
+        database.execute("PRAGMA user_version = 4")
     before = damaged.read_bytes()
     for path in (damaged, foreign, future):
         for read_only in (False, True):
@@ -279,25 +283,72 @@ def test_a_file_that_is_not_a_journal_is_refused_and_not_changed(tmp_path: Path)
         assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("cats",)]
 
 
-def test_a_journal_of_the_first_version_is_read_unchanged_and_migrated_on_write(path: Path) -> None:
+def downgrade(path: Path, version: int) -> None:
+    """Make a journal of an earlier version of this file."""
+    with sqlite3.connect(path) as database:
+        database.execute("DROP TABLE limits")
+        database.execute("ALTER TABLE memberships DROP COLUMN fingerprint")
+        database.execute("ALTER TABLE data_set DROP COLUMN size")
+        database.execute("ALTER TABLE data_set DROP COLUMN recorded_at")
+        if version == 1:
+            database.execute("ALTER TABLE entries DROP COLUMN training_s")
+        database.execute(f"PRAGMA user_version = {version}")
+    database.close()
+
+
+def version_of(path: Path) -> int:
+    with sqlite3.connect(path) as database:
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+    database.close()
+    return int(version)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_journal_of_an_earlier_version_is_read_unchanged_and_migrated_on_write(path: Path, version: int) -> None:
+    joined = replace(MEMBERSHIP, task_id="u", profile="{}", lifetime_rho=3.0)
     with Journal(path) as journal:
         journal.save_membership(MEMBERSHIP)
+        journal.save_membership(joined)
+        journal.bind("some records", 110)
         reserve(journal, entry("round/1"), entry("round/2"))
         journal.spend("t", "round/1", digest="abc", payload=b"bytes")
         before = journal.entries()
-    with sqlite3.connect(path) as database:
-        database.execute("ALTER TABLE entries DROP COLUMN training_s")
-        database.execute("PRAGMA user_version = 1")
+    downgrade(path, version)
     with Journal(path, read_only=True) as journal:
-        assert journal.entries() == before
-    with sqlite3.connect(path) as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (1,)
+        assert journal.entries() == before and journal.limits.history() == []
+        assert journal.memberships() == [MEMBERSHIP, joined]
+        assert journal.records() == [RecordsVersion(fingerprint="some records")]
+        assert read_ledger(journal, delta=1e-5).lifetime_rho == 3.0
+    assert version_of(path) == version
     for _ in range(2):
         with Journal(path) as journal:
             assert journal.entries() == before and journal.payload("t", "round/1") == b"bytes"
+            assert [limit.lifetime_rho for limit in journal.limits.history()] == [3.0]
+            assert journal.memberships() == [MEMBERSHIP, replace(joined, fingerprint="some records")]
     with Journal(path) as journal:
+        earlier = journal.bind("more records", 120)
+        assert earlier == RecordsVersion(fingerprint="some records")
         journal.spend("t", "round/2", digest="def", payload=b"more", training_s=1.5)
         assert journal.last_training_s("t") == 1.5
+
+
+def test_an_earlier_version_without_a_limit_keeps_none(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.save_membership(replace(MEMBERSHIP, lifetime_rho=None))
+    downgrade(path, 2)
+    with Journal(path) as journal:
+        assert [limit.lifetime_rho for limit in journal.limits.history()] == [math.inf]
+        assert journal.limits.of_run(None) == math.inf and journal.limits.of_run(0.3) == 0.3
+
+
+def test_an_earlier_version_without_a_task_takes_the_default(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.save_membership(MEMBERSHIP)
+    with Journal(path) as journal:
+        journal.forget_membership("t")
+    downgrade(path, 2)
+    with Journal(path) as journal:
+        assert journal.limits.history() == [] and journal.limits.of_run(None) == LIFETIME_RHO
 
 
 def test_the_latest_training_of_a_task_is_known(path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qidpfl_client.journal.journal import Entry, Journal, Membership
-from qidpfl_client.journal.ledger import as_json, lines, read_ledger
+from qidpfl_client.journal.ledger import as_json, limit_lines, lines, read_ledger
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
 from qidpfl_shared.protocol.messages import SpendState
@@ -40,9 +40,11 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
                 enrolment_key="k",
                 spec=SPEC.model_dump_json(),
                 spec_digest=SPEC.digest,
-                lifetime_rho=1.0,
+                lifetime_rho=0.5,
             )
         )
+        opened.limits.keep_first(0.5)
+        opened.limits.raise_to(1.0)
         for item in (
             entry("histogram", SpendState.SPENT),
             replace(entry("round/1", SpendState.SPENT, paid=700), training_s=1.25),
@@ -75,7 +77,13 @@ def test_json_has_the_same_numbers(journal: Journal) -> None:
     assert body["spent_rho"] == ledger.spent_rho and body["epsilon"] == ledger.epsilon and body["delta"] == 1e-3
     assert body["earned_micro"] == 700 and body["entries"][1]["payment_micro"] == 700
     assert [item["training_s"] for item in body["entries"]] == [None, 1.25, None, None, None]
+    assert [limit["lifetime_rho"] for limit in body["limits"]] == [0.5, 1.0] and body["lifetime_rho"] == 1.0
     assert "token" not in as_json(ledger) and "enrolment_key" not in as_json(ledger)
+
+
+def test_the_history_of_the_limit_is_shown_in_words(journal: Journal) -> None:
+    first, second = limit_lines(read_ledger(journal, delta=1e-5))
+    assert "rho 0.5, epsilon 4.7 at delta 1e-05: all releases together" in first and "rho 1, epsilon" in second
 
 
 def test_one_unprotected_release_removes_the_guarantee(tmp_path: Path) -> None:

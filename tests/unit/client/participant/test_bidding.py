@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qidpfl_client.owner import Owner
+from qidpfl_client.owner import LIFETIME_RHO, RHO_CAP, Owner
 from qidpfl_client.participant.bidding import Bid, NoBid, decide
 from qidpfl_shared.core.equilibrium import best_response
 from qidpfl_shared.core.money import to_micro
@@ -49,7 +49,7 @@ limits = st.floats(min_value=1e-4, max_value=2)
     reward=st.floats(min_value=0, max_value=300),
     total=st.floats(min_value=0, max_value=5),
     privacy_value=st.floats(min_value=0.01, max_value=100),
-    rho_cap=st.none() | limits,
+    rho_cap=limits,
     remaining=limits,
     fixed_cost=st.floats(min_value=0, max_value=5),
     min_utility=st.floats(min_value=-1, max_value=5),
@@ -58,7 +58,7 @@ def test_a_bid_is_the_best_response_within_every_limit_and_worth_its_cost(
     reward: float,
     total: float,
     privacy_value: float,
-    rho_cap: float | None,
+    rho_cap: float,
     remaining: float,
     fixed_cost: float,
     min_utility: float,
@@ -66,7 +66,7 @@ def test_a_bid_is_the_best_response_within_every_limit_and_worth_its_cost(
     announced = offer(reward_micro=to_micro(reward), total=total)
     owner = Owner(privacy_value=privacy_value, rho_cap=rho_cap, min_utility=min_utility)
     decision = decide(offer=announced, spec=SPEC, owner=owner, remaining_rho=remaining, fixed_cost=fixed_cost)
-    cap = min(SPEC.bounds.rho_max, remaining, 9.0 if rho_cap is None else rho_cap)
+    cap = min(SPEC.bounds.rho_max, remaining, rho_cap)
     weight = SPEC.game.privacy_weight
     reward = announced.reward_micro / 1e6
     best = best_response(reward=reward, total=total, privacy_value=privacy_value, privacy_weight=weight, cap=cap)
@@ -94,6 +94,14 @@ def test_the_reason_of_a_decline_is_the_right_one() -> None:
     assert reason(rho_cap=SPEC.bounds.rho_min / 2).startswith("the best budget 0.00025 is below")
     assert reason(fixed_cost=100.0).startswith("not worth it")
     assert reason(min_utility=100.0).startswith("not worth it")
+
+
+def test_no_reward_and_no_task_buys_more_than_the_ceiling_of_an_owner_who_sets_none() -> None:
+    rich = {"reward_max_micro": to_micro(1e9), "reward_total_micro": to_micro(1e9)}
+    greedy = preset("digits", {"bounds": {"rho_max": 50.0, **rich}})
+    announced = offer(rho_max=50.0, reward_micro=to_micro(1e9), total=1e6)
+    decision = decide(offer=announced, spec=greedy, owner=Owner(), remaining_rho=LIFETIME_RHO)
+    assert isinstance(decision, Bid) and decision.rho == RHO_CAP
 
 
 @pytest.mark.parametrize("standing", [standing for standing in Standing if standing is not Standing.INVITED])

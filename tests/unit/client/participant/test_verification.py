@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from qidpfl_client.errors import OwnerLimit, UntrustedCoordinator
-from qidpfl_client.journal.journal import SeenOffer
-from qidpfl_client.participant.verification import check_acceptable, check_offer, check_spec
-from qidpfl_shared.protocol.messages import RoundOffer
+from qidpfl_client.journal.journal import Entry, SeenOffer
+from qidpfl_client.participant.verification import check_acceptable, check_offer, check_spec, refusal_of_claim
+from qidpfl_shared.protocol.messages import LedgerEntry, RoundOffer, SpendState
 from qidpfl_shared.protocol.presets import preset
 
 SPEC = preset("digits")
@@ -95,3 +95,35 @@ def test_a_task_without_a_guarantee_needs_consent(overrides: dict[str, Any], sai
         check_acceptable(spec=spec, accept_unproven=False)
     check_acceptable(spec=spec, accept_unproven=True)
     check_acceptable(spec=SPEC, accept_unproven=False)
+
+
+def claim(**changes: Any) -> LedgerEntry:
+    fields = {"release": "round/1", "mechanism": "gradient_once", "state": "spent", "rho": 0.1, "proven_rho": 0.1}
+    return LedgerEntry.model_validate(fields | {"digest": "a" * 64} | changes)
+
+
+def known(state: SpendState, *, digest: str | None = None) -> Entry:
+    return Entry(task_id="t", release="round/1", mechanism="m", rho=0.1, proven_rho=0.1, state=state, digest=digest)
+
+
+@pytest.mark.parametrize("state", [SpendState.SPENT, SpendState.SPENT_UNPAID])
+def test_a_release_that_the_journal_has_sent_may_be_in_the_coordinators_ledger(state: SpendState) -> None:
+    own = known(state, digest="a" * 64)
+    assert refusal_of_claim(claim(), own) is None
+    assert "other bytes" in str(refusal_of_claim(claim(digest="b" * 64), own))
+
+
+@pytest.mark.parametrize(("rho", "refused"), [(0.01, False), (0.1, False), (0.1 + 1e-9, True), (50.0, True)])
+def test_a_reserved_release_is_believed_up_to_its_budget(rho: float, refused: bool) -> None:
+    assert (refusal_of_claim(claim(rho=rho), known(SpendState.RESERVED)) is not None) == refused
+
+
+@pytest.mark.parametrize("own", [None, known(SpendState.FREED)], ids=["never made", "cancelled"])
+def test_an_invented_release_is_refused(own: Entry | None) -> None:
+    assert refusal_of_claim(claim(), own) is not None
+
+
+@pytest.mark.parametrize("lie", [{"release": "round/x"}, {"release": "round/1/2"}, {"digest": None}])
+@pytest.mark.parametrize("own", [None, known(SpendState.RESERVED), known(SpendState.SPENT)])
+def test_a_release_that_no_client_makes_is_refused(lie: dict[str, Any], own: Entry | None) -> None:
+    assert refusal_of_claim(claim(**lie), own) == "which no client releases"
