@@ -18,6 +18,8 @@ from qidpfl_client.api import AdminApi, connect
 
 # All clients take part in every round: none is rejected or priced out.
 ALL_CLIENTS = {"selection": {"rule": "all"}, "privacy": {"lifetime_rho": 1000.0}}
+# Public data: budgets that never end, far above the defaults of the client, so that every client trains in every round.
+LIMITS = ["--lifetime-rho", "1000", "--rho-cap", "0.5", "--histogram-rho", "0.1"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def run_task(url: str, folder: Path, clients: int, rounds: int) -> Result:
         code = folder / "code"
         code.write_text(made.enrolment_codes[0])
         command = ["fleet", "--server", url, "--code-file", str(code), "--clients", str(clients)]
-        options = ["--journals", str(folder / "journals"), "--privacy-value", "1.0", "--device", "cpu"]
+        options = ["--journals", str(folder / "journals"), "--privacy-value", "1.0", "--device", "cpu", *LIMITS]
         log = (folder / "log").open("w")
         with subprocess.Popen([sys.executable, "-m", "qidpfl_client", *command, *options], stderr=log) as fleet:
             return watch(api, made.task.task_id, fleet, clients, rounds)

@@ -21,6 +21,7 @@ from watch import Watch
 
 from qidpfl_client.api import AdminApi, Retries, connect
 from qidpfl_client.errors import ClientError
+from qidpfl_client.owner import LIFETIME_RHO, in_words
 from qidpfl_experiments.run.process import AuditFailed, ProcessEnded
 
 RETRIES = Retries(attempts=20, timeout_s=60.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.2)
@@ -65,6 +66,11 @@ def parse() -> argparse.Namespace:
 def run(options: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
     scenario = SCENARIOS[options.dataset]
     print(f"{scenario.title}. Starting a coordinator and {scenario.clients} clients ...", flush=True)
+    print(
+        f"Each client runs with {' '.join(scenario.limit_options)}: more than its defaults (lifetime {LIFETIME_RHO:g})."
+        f"\nOver its lifetime that is {in_words(scenario.lifetime_rho)}.",
+        flush=True,
+    )
     testbed = stack.enter_context(Testbed(folder, scenario, rounds=options.rounds, unsafe_seed=options.unsafe_seed))
     http = stack.enter_context(connect(testbed.url))
     api = AdminApi(http, token=testbed.admin_token(), retries=RETRIES)

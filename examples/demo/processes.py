@@ -76,4 +76,5 @@ class Testbed:
         return [
             *("qidpfl_client", "run", "--server", self.url, *who),
             *("--ordinal", str(ordinal), "--privacy-value", value, "--device", "cpu", "--first-contact", "60"),
+            *self.scenario.limit_options,
         ]

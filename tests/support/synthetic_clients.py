@@ -18,6 +18,8 @@ from qidpfl_shared.protocol.wire import Vector32
 
 # What the task digits suggests: epsilon 13.8, far above the client's own defaults. The records are made up.
 TESTBED_OWNER = Owner(rho_cap=0.5, lifetime_rho=3.0, histogram_rho=0.1)
+# The same as options of the commands.
+TESTBED_LIMITS = ("--rho-cap", "0.5", "--lifetime-rho", "3", "--histogram-rho", "0.1")
 # A lost connection is reported at once; a slow answer gets 30 seconds, so that no request is repeated.
 FAST_RETRIES = Retries(attempts=2, timeout_s=30.0, wait_initial_s=0.01, wait_max_s=0.05, jitter_s=0.01)
 

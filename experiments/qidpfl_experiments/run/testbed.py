@@ -15,6 +15,9 @@ from .process import AuditFailed, ProcessEnded, Service, audit, free_port
 # Long enough for a restart of a coordinator that was killed.
 _RETRIES = Retries(attempts=20, timeout_s=120.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.2)
 _POLL_S = 0.1
+# Far above the client's defaults, so that only the budgets of the task hold: an experiment measures what a budget buys
+# on public data. The tables report the epsilon that was spent.
+_LIMITS = ("--lifetime-rho", "1e6", "--rho-cap", "1e6", "--histogram-rho", "1e6")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +133,7 @@ class Testbed:
             *("qidpfl_client", "fleet", "--server", self.url, "--clients", str(clients)),
             *("--code-file", str(code_file), "--journals", str(self.journals(name))),
             *("--workers", "1", "--device", self._placement.device, "--accept-unproven", "--first-contact", "60"),
+            *_LIMITS,
             *self._placement.data_options,
             *arguments,
         ]

@@ -16,6 +16,7 @@ import pytest
 from support.client_checks import client_violations
 from support.coordinators import NO_TIMEOUTS, Coordinator, WaitingClient
 from support.peers.recording_proxy import recording
+from support.synthetic_clients import TESTBED_LIMITS
 
 pytestmark = pytest.mark.live
 
@@ -29,6 +30,7 @@ class RealClient:
     def __init__(self, server: str, code: str, journal: Path) -> None:
         self._log = journal.with_suffix(".log")
         command = [sys.executable, "-m", "qidpfl_client", "run", "--server", server, "--journal", str(journal)]
+        command += TESTBED_LIMITS
         with self._log.open("w") as log:
             self.process = subprocess.Popen([*command], stderr=log, env=os.environ | {"QIDPFL_CODE_FILE": code})
 

@@ -25,6 +25,7 @@ from qidpfl_client.journal.ledger import read_ledger
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.protocol.messages import RoundResult, SpendState, TaskState
 from support.coordinators import NO_TIMEOUTS, Coordinator
+from support.synthetic_clients import TESTBED_LIMITS
 
 pytestmark = pytest.mark.live
 
@@ -71,9 +72,13 @@ def test_every_mechanism_finishes_a_task_and_is_in_the_ledger_with_its_guarantee
     rounds = NO_TIMEOUTS | {"expected_clients": 3, "min_clients": 3, "min_updates": 3}
     _, code = coordinator.create_task(f"task-{tmp_path.name}", rounds=rounds, **changes)
     where = ["--server", coordinator.url, "--code", code, "--journals", str(tmp_path), "--workers", "2"]
+    where += TESTBED_LIMITS
     consent = [] if proven else ["--accept-unproven"]
     result = CliRunner().invoke(app, ["fleet", "--clients", "3", *where, *consent])
     assert result.exit_code == 0, result.stderr
+    # Once for the fleet, before its members start.
+    assert ["limits: at most rho 0.5" in line for line in result.stderr.splitlines()].index(True) == 0
+    assert result.stderr.count("has set more than the defaults") == 1
     for journal in journals_of(tmp_path):
         shown = CliRunner().invoke(app, ["ledger", "--json", "--journal", str(journal)])
         body = json.loads(shown.stdout)
@@ -112,6 +117,8 @@ class RealFleet:
         shares = [text for kind, share in SHARES.items() for text in (f"--{kind.replace('_', '-')}s", str(share))]
         command = [sys.executable, "-m", "qidpfl_client", "fleet", "--server", server, "--code", code]
         command += ["--clients", str(MEMBERS), "--workers", str(WORKERS), "--journals", str(journals), *shares]
+        # Little noise on the histograms: see the task.
+        command += [*TESTBED_LIMITS, "--histogram-rho", "1"]
         command += ["--dropout", "0.1", "--delay", "0.2", "--privacy-value", "0.95:1.05", "--seed", "1"]
         journals.mkdir(exist_ok=True)
         with self.log.open("a") as log:
@@ -218,7 +225,7 @@ def final_model(folder: Path, *, workers: int, options: Sequence[str], **changes
             "again", game={"horizon": 3}, selection={"rule": "all"}, rounds=rounds, **changes
         )
         where = ["--server", live.url, "--code", code, "--journals", str(folder / "journals")]
-        words = ["fleet", "--clients", "6", *where, "--workers", str(workers), *options]
+        words = ["fleet", "--clients", "6", *where, "--workers", str(workers), *TESTBED_LIMITS, *options]
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, result.stderr
         last = rounds_of(live, task_id)[-1]

@@ -33,6 +33,8 @@ def test_a_csv_file_becomes_a_task_and_is_learnt(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "qidpfl_client", "fleet", "--server", coordinator.url, "--code", code]
         command += ["--clients", "4", "--journals", str(tmp_path / "journals")]
         command += ["--workload", f"{EXAMPLES / 'csv_workload.py'}:Cells", "--privacy-value", "1.0"]
+        # Made-up records, and a task of 30: more than the client's defaults.
+        command += ["--lifetime-rho", "30", "--rho-cap", "0.5", "--histogram-rho", "0.1"]
         fleet = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert fleet.returncode == 0, fleet.stderr
         with coordinator.admin as admin:
