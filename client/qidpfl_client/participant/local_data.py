@@ -15,7 +15,7 @@ from qidpfl_shared.workloads.loading import load_workload
 from qidpfl_shared.workloads.networks import check_layout, check_records_stay_apart
 from qidpfl_shared.workloads.partitions import all_shards, require_shard
 from qidpfl_shared.workloads.records import Records
-from qidpfl_shared.workloads.workload import Workload, WorkloadError
+from qidpfl_shared.workloads.workload import Workload
 
 from ..noise import NoiseSource
 from ..training.per_sample.clipping import ClippingMethod
@@ -41,7 +41,7 @@ class LocalData:
         network = workload.network()
         check_layout(network, spec.layout)
         check_records_stay_apart(network)
-        _check_labels(workload.training(), spec.workload.labels)
+        workload.training()
         return OpenedData(workload=workload, spec=spec, device=self.device, all_records=self.all_records)
 
 
@@ -116,11 +116,3 @@ class RecordsLearner:
             clipping=self.clipping,
         )
         return trainer.release(privacy=privacy, model=model, rho=rho, noise=noise, name=name)
-
-
-def _check_labels(records: Records, labels: int) -> None:
-    if len(records) == 0:
-        return
-    lowest, highest = int(records.labels.min()), int(records.labels.max())
-    if lowest < 0 or highest >= labels:
-        raise WorkloadError(f"the records have labels from {lowest} to {highest}, the task 0 to {labels - 1}")

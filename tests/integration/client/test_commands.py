@@ -244,6 +244,16 @@ def test_a_mistake_with_a_fleet_is_one_line(
     assert not (tmp_path / "fleet").exists() or list((tmp_path / "fleet").iterdir()) == []
 
 
+def test_a_fleet_with_a_limit_above_that_of_a_journal_starts_no_member(codes: dict[str, str], tmp_path: Path) -> None:
+    with Journal(tmp_path / "client-00001.sqlite") as opened:
+        opened.limits.keep_first(None)
+        opened.save_membership(OTHERS)
+    words = ["fleet", "--server", "http://127.0.0.1:9", "--code", codes["digits"], "--journals", str(tmp_path)]
+    line = failed_with(CliRunner().invoke(app, [*words, "--clients", "3", "--lifetime-rho", "3"]))
+    assert "client-00001.sqlite --lifetime-rho 3" in line
+    assert [path.name for path in tmp_path.glob("*.sqlite")] == ["client-00001.sqlite"]
+
+
 def test_a_ledger_that_is_not_there_is_one_line_and_is_not_made(journal: Path) -> None:
     assert "unable to open" in failed_with(CliRunner().invoke(app, ["ledger", "--journal", str(journal)]))
     assert not journal.exists()

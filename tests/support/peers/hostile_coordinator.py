@@ -49,6 +49,9 @@ class HostileCoordinator:
     polls: int = 0
     back_at: float | None = None
     url: str = ""
+    # Another task than the usual one, and another place in it.
+    task_id: str = TASK
+    ordinal: int = 0
 
     def model(self, version: int) -> bytes:
         return encode(np.full(self.spec.dimension, version / 100))
@@ -75,6 +78,11 @@ class HostileCoordinator:
         }
         return honest | self.lies.get(self.number, {})
 
+    @property
+    def code(self) -> str:
+        """The enrolment code of the task."""
+        return CODE.replace(TASK, self.task_id)
+
     def next_round(self) -> None:
         self.ended = self.number == self.spec.game.horizon
         self.number += 1
@@ -82,13 +90,13 @@ class HostileCoordinator:
     # --- what each request gets: a status and a body ------------------------------------------------------------------
 
     def answer(self, method: str, path: str, query: dict[str, list[str]], body: bytes) -> tuple[int, Any]:
-        match method, path.removeprefix(f"/v1/tasks/{TASK}").split("/")[1:]:
+        match method, path.removeprefix(f"/v1/tasks/{self.task_id}").split("/")[1:]:
             case "GET", []:
                 return 200, self._task()
             case "POST", ["clients"]:
                 self.enrolled += 1
                 digest = self.enrolment_digest or self._shown.digest
-                return 201, {"client_id": "me", "token": "t" * 40, "ordinal": 0, "spec_digest": digest}
+                return 201, {"client_id": "me", "token": "t" * 40, "ordinal": self.ordinal, "spec_digest": digest}
             case "PUT", ["clients", "me", "profile"]:
                 self.profiles.append(body)
                 return 204, None
@@ -124,7 +132,13 @@ class HostileCoordinator:
 
     def _task(self) -> dict[str, Any]:
         return {
-            **{"task_id": TASK, "name": "hostile", "preset": "digits", "state": "enrolling", "settled_rounds": 0},
+            **{
+                "task_id": self.task_id,
+                "name": "hostile",
+                "preset": "digits",
+                "state": "enrolling",
+                "settled_rounds": 0,
+            },
             **{"horizon": self.spec.game.horizon, "clients": 0, "paid_micro": 0},
             **{"spec": self._shown.model_dump(mode="json"), "spec_digest": self.spec.digest},
         }
@@ -157,7 +171,7 @@ class HostileCoordinator:
         return status, honest | {"received_at": NOW} | self.receipt_lie
 
     def _result(self, number: int) -> dict[str, Any]:
-        own = {"client_id": "me", "ordinal": 0, "standing": "invited", "rho": 0.1, "declined": False}
+        own = {"client_id": "me", "ordinal": self.ordinal, "standing": "invited", "rho": 0.1, "declined": False}
         own |= {"delivered": True, "accepted": True, "payment_micro": 1000}
         return {
             **{"round_number": number, "attempt": 1, "state": "settled", "reward_micro": 1000, "paid_micro": 1000},
