@@ -165,7 +165,7 @@ def test_an_invented_ledger_stops_the_client_and_costs_no_budget(owner: DataOwne
 
 
 def test_the_histogram_of_a_small_client_is_bounded_and_its_owner_is_told(owner: DataOwner) -> None:
-    partition = {"kind": "iid", "concentration": None, "two_class_ordinals": []}
+    partition: dict[str, Any] = {"kind": "iid", "concentration": None, "two_class_ordinals": []}
     small = greedy(
         1,
         workload={"training_records": 50, "partition": partition},
