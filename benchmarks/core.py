@@ -1,11 +1,13 @@
 """Measures the speed of the core and compares it with numpy on the same data. It prints results and checks nothing."""
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
+from scipy.special import ndtri
 
 from qidpfl_shared.core.aggregation import Parameters, weighted_mean
 from qidpfl_shared.core.arguments import Vector
@@ -13,6 +15,7 @@ from qidpfl_shared.core.equilibrium import equilibrium
 from qidpfl_shared.core.money import split_reward
 from qidpfl_shared.core.participation import participation
 from qidpfl_shared.core.planning import plan_round
+from qidpfl_shared.core.privacy.discrete_gaussian import PIECE, discrete_gaussian
 from qidpfl_shared.core.round_rules import Participant
 from qidpfl_shared.protocol.presets import preset
 
@@ -24,6 +27,7 @@ def main() -> None:
     measure_equilibria(repeats)
     measure_rounds(repeats)
     measure_aggregation(repeats)
+    measure_noise(repeats)
 
 
 def best_seconds(function: Callable[[], object], repeats: int) -> float:
@@ -82,6 +86,30 @@ def measure_aggregation(repeats: int) -> None:
         speed = count * dimension * 4 / seconds / 1e9
         label = f"{count:,} updates of {dimension:,} parameters"
         print(f"  {label:40s} {seconds * 1e3:9.2f} ms  {seconds / limit:5.1f} x numpy  {speed:5.2f} GB/s")
+
+
+def measure_noise(repeats: int) -> None:
+    print("Exact discrete noise; continuous: the quantile function of uniform numbers from as many random bytes")
+    for count in (650, 7_850, 1_663_370):
+        seconds = best_seconds(partial(discrete_gaussian, count, bits=system_bits), repeats)
+        limit = best_seconds(partial(continuous_noise, count), repeats)
+        label = f"{count:,} values"
+        print(f"  {label:40s} {seconds * 1e3:9.2f} ms  {seconds / limit:5.2f} x continuous")
+
+
+def system_bits(_: str, length: int) -> bytes:
+    return os.urandom(length)
+
+
+def continuous_noise(count: int) -> Vector:
+    """Normal values in floating point, which are not exactly private."""
+    values = np.empty(count)
+    for start in range(0, count, PIECE):
+        part = values[start : start + PIECE]
+        words = np.frombuffer(os.urandom(8 * part.size), dtype="<u8")
+        tails = ndtri(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-54)
+        part[:] = np.where(words & np.uint64(1), tails, -tails)
+    return values
 
 
 def sort_and_sum(values: Vector) -> Vector:
