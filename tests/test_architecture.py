@@ -58,7 +58,10 @@ RULES: dict[str, set[str]] = {
     },
     # sdk, journal, training <- participant <- fleet <- cli
     "qidpfl_client": {"scipy", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_client.sdk"},
-    "qidpfl_client.sdk": {"httpx", "pydantic", "pydantic_core", "stamina", "qidpfl_client", "qidpfl_shared.protocol"},
+    "qidpfl_client.sdk": {
+        *("httpcore", "httpx", "pydantic", "pydantic_core", "stamina"),
+        *("qidpfl_client", "qidpfl_shared.protocol"),
+    },
     "qidpfl_client.journal": {"qidpfl_client", "qidpfl_shared.core", "qidpfl_shared.protocol"},
     "qidpfl_client.training": {
         *("torch", "qidpfl_client"),

@@ -10,9 +10,10 @@ from qidpfl_shared.protocol.messages import Event, RoundResult, TaskView
 from qidpfl_shared.protocol.wire import BYTES_PER_PARAMETER, Vector32, WireError, content_digest, decode, digest_of
 
 from ._sse import follow
+from .answers import SPEC
 from .credentials import checked_token
 from .retries import Retries
-from .transport import LARGE, ApiResponse, Call, CallOptions, Channel, untrusted
+from .transport import ApiResponse, Call, CallOptions, Channel, untrusted
 
 JSON = {"Content-Type": "application/json"}
 
@@ -37,7 +38,7 @@ class Interface:
         return self._channel.send(call)
 
     def _task(self, call: Call, *, task_id: str) -> TaskView:
-        view = self._send(replace(call, limit=LARGE)).read(TaskView)
+        view = self._send(replace(call, limit=SPEC)).read(TaskView)
         if view.task_id != task_id:
             raise untrusted(call, f"it shows task {view.task_id}")
         if view.spec.digest != view.spec_digest:
@@ -45,7 +46,7 @@ class Interface:
         return view
 
     def _round(self, call: Call, *, round_number: int) -> RoundResult:
-        result = self._send(replace(call, limit=LARGE)).read(RoundResult)
+        result = self._send(call).read(RoundResult)
         if result.round_number != round_number:
             raise untrusted(call, f"it shows round {result.round_number}")
         return result

@@ -10,7 +10,8 @@ import httpx
 from qidpfl_shared.protocol.messages import Event
 
 from ..errors import Unreachable
-from .transport import SMALL, ApiResponse, Call, Channel, untrusted
+from .answers import SMALL
+from .transport import ApiResponse, Call, Channel, untrusted
 
 _KEEP_ALIVE = b":"
 

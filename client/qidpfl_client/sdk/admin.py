@@ -18,9 +18,10 @@ from qidpfl_shared.protocol.wire import Vector32, digest_of
 
 from ..errors import Misconfigured
 from ._base import JSON, Interface
+from .answers import LARGE
 from .credentials import checked_id
 from .retries import Retries
-from .transport import LARGE, untrusted
+from .transport import untrusted
 
 
 class AdminApi(Interface):
@@ -79,7 +80,7 @@ class AdminApi(Interface):
 
     def tasks(self) -> list[TaskSummary]:
         """All tasks, oldest first."""
-        return self._send(self._call("GET", "/v1/tasks", limit=LARGE)).read(list[TaskSummary])
+        return self._send(self._call("GET", "/v1/tasks", limit=LARGE)).read_list(TaskSummary)
 
     def task(self, task_id: str) -> TaskView:
         """One task with its spec."""
@@ -95,7 +96,7 @@ class AdminApi(Interface):
 
     def clients(self, task_id: str) -> list[ClientSummary]:
         """Every client with its profile, label distance and verdict."""
-        return self._send(self._call("GET", f"{_path(task_id)}/clients", limit=LARGE)).read(list[ClientSummary])
+        return self._send(self._call("GET", f"{_path(task_id)}/clients", limit=LARGE)).read_list(ClientSummary)
 
     def put_out(self, task_id: str, client_id: str) -> None:
         """Revoke the token of a client. The client is out from the next round on."""
@@ -104,7 +105,8 @@ class AdminApi(Interface):
 
     def round(self, task_id: str, round_number: int) -> RoundResult:
         """A round; with the parts of all clients once it is closed."""
-        return self._round(self._call("GET", f"{_path(task_id)}/rounds/{round_number}"), round_number=round_number)
+        call = self._call("GET", f"{_path(task_id)}/rounds/{round_number}", limit=LARGE)
+        return self._round(call, round_number=round_number)
 
     def rounds(self, task_id: str) -> list[RoundResult]:
         """All settled rounds, in order."""
@@ -112,7 +114,7 @@ class AdminApi(Interface):
 
     def models(self, task_id: str) -> list[ModelInfo]:
         """All versions of the model, 0 first."""
-        return self._send(self._call("GET", f"{_path(task_id)}/models", limit=LARGE)).read(list[ModelInfo])
+        return self._send(self._call("GET", f"{_path(task_id)}/models", limit=LARGE)).read_list(ModelInfo)
 
     def model(self, task_id: str, info: ModelInfo) -> Vector32:
         """The parameters of a version; raises `UntrustedCoordinator` if the digest differs."""

@@ -32,9 +32,10 @@ from qidpfl_shared.protocol.messages import (
 from qidpfl_shared.protocol.wire import Vector32, digest_of
 
 from ._base import JSON, Interface
+from .answers import ledger_limit
 from .credentials import checked_id, checked_token, enrol_request, split_code
 from .retries import Retries
-from .transport import LARGE, Call, CallOptions, untrusted
+from .transport import Call, CallOptions, untrusted
 
 LONGEST_WAIT_S = 60.0
 
@@ -72,6 +73,7 @@ class TaskApi(Interface):
         self._path = f"/v1/tasks/{task_id}"
         self._spec_digest: str | None = None
         self._dimension: int | None = None
+        self._horizon: int | None = None
 
     def __repr__(self) -> str:
         return f"TaskApi({self.server}{self._path})"
@@ -94,7 +96,7 @@ class TaskApi(Interface):
         call = self._call("GET", self._path, token=self._token if code is None else ".".join(split_code(code)))
         view = self._task(call, task_id=self.task_id)
         self._pin(call, view.spec_digest)
-        self._dimension = view.spec.dimension
+        self._dimension, self._horizon = view.spec.dimension, view.spec.game.horizon
         return view
 
     def enrol(self, *, code: str, key: str | None = None, ordinal: int | None = None) -> EnrolAnswer:
@@ -171,8 +173,12 @@ class TaskApi(Interface):
         return self._round(self._mine("GET", f"/rounds/{round_number}"), round_number=round_number)
 
     def ledger(self) -> Ledger:
-        """This client's releases as the coordinator knows them: declared, proven and paid."""
-        return self._send(self._mine("GET", "/clients/me/ledger", limit=LARGE)).read(Ledger)
+        """This client's releases as the coordinator knows them: declared, proven and paid.
+
+        The number of rounds limits the answer: without it the SDK reads the spec once.
+        """
+        limit = ledger_limit(self._horizon or self.task().spec.game.horizon)
+        return self._send(self._mine("GET", "/clients/me/ledger", limit=limit)).read(Ledger)
 
     def leave(self) -> None:
         """Leave the task. The client is out from the next round on."""

@@ -5,7 +5,6 @@ The client does not trust an answer: it reads at most the limit, never decompres
 
 import ipaddress
 import re
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,8 +12,6 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TypedDict, TypeVar
 
 import httpx
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json
 
 from qidpfl_shared.protocol.errors import ErrorCode, one_line
 
@@ -32,12 +29,11 @@ from ..errors import (
     Unreachable,
     UntrustedCoordinator,
 )
+from .answers import SMALL, NotValid, parse, parse_list, problem_members
+from .deadlines import TOO_SLOW, bounded, call_deadline, deadline_is_over
 from .retries import NO_RETRIES, Retries, retry_after_s
 
-SMALL = 64 << 10
-# Enough for a ledger of fifty thousand rounds, or a spec with a hundred thousand weights.
-LARGE = 16 << 20
-# The slowest accepted transfer: an answer must arrive within the timeout plus its limit at this rate.
+# The slowest accepted transfer: a call must end within the timeout plus its bytes, sent and received, at this rate.
 _SLOWEST_BYTES_PER_S = 16 << 10
 _TIMEOUT_S = 30.0
 _ERRORS: Mapping[int, type[ApiError]] = {
@@ -60,7 +56,8 @@ def connect(url: str, *, insecure: bool = False, timeout_s: float = _TIMEOUT_S, 
     Args:
         url: the address of the coordinator, without user name, query or fragment.
         insecure: allow plain http to another machine.
-        timeout_s: the timeout of each read and write.
+        timeout_s: the timeout of each read and write. A whole call may take this time, plus the wait of a long poll,
+            plus the time of its largest answer at the slowest accepted rate.
         connections: the largest number of open connections; each long poll needs one.
 
     Raises:
@@ -74,14 +71,16 @@ def connect(url: str, *, insecure: bool = False, timeout_s: float = _TIMEOUT_S, 
     address = _address(url)
     if address.scheme == "http" and not insecure and not _is_loopback(address.host):
         raise InsecureTransport(f"plain http to {address.host}: others could read tokens and updates; use https")
-    return httpx.Client(
-        base_url=address,
-        timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0)),
-        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
-        follow_redirects=False,
-        trust_env=address.scheme == "https",
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-        headers={"User-Agent": "qidpfl-client"},
+    return bounded(
+        httpx.Client(
+            base_url=address,
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0)),
+            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            follow_redirects=False,
+            trust_env=address.scheme == "https",
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            headers={"User-Agent": "qidpfl-client"},
+        )
     )
 
 
@@ -109,7 +108,7 @@ def _is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Call:
-    """One request, and the limits of its answer. `hidden` are secrets of the body that no message may show."""
+    """One request, and the limit of its answer. `hidden` are secrets of the body that no message may show."""
 
     method: str
     path: str
@@ -149,14 +148,16 @@ class ApiResponse:
     def read(self, kind: type[Value]) -> Value:
         """The body as a message of the protocol; raises `UntrustedCoordinator` if it is none."""
         try:
-            return TypeAdapter(kind).validate_json(self.body)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-            where = "/".join(map(str, first["loc"]))
-            # Not chained: the error of pydantic shows values, and one of them may be a token.
-            raise untrusted(self.call, f"/{where}: {first['msg']}") from None
-        except (ValueError, ArithmeticError, RecursionError):
-            raise untrusted(self.call, "impossible values") from None
+            return parse(self.body, kind, limit=self.call.limit)
+        except NotValid as error:
+            raise untrusted(self.call, str(error)) from None
+
+    def read_list(self, kind: type[Value]) -> list[Value]:
+        """The body as a list of messages; raises `UntrustedCoordinator` if it is none."""
+        try:
+            return parse_list(self.body, kind, limit=self.call.limit)
+        except NotValid as error:
+            raise untrusted(self.call, str(error)) from None
 
 
 class Channel:
@@ -173,9 +174,14 @@ class Channel:
             return (self.retries if call.repeatable else NO_RETRIES).run(lambda: self._once(call))
 
     def open(self, call: Call) -> httpx.Response:
-        """The answer before its body is read. The caller closes it."""
+        """The answer before its body is read. The caller closes it. The deadline covers only the headers."""
+
+        def opened() -> httpx.Response:
+            with call_deadline(self._longest_s(call)):
+                return self._opened(call)
+
         with self._unreachable():
-            return self.retries.run(lambda: self._opened(call))
+            return self.retries.run(opened)
 
     @contextmanager
     def _unreachable(self) -> Iterator[None]:
@@ -186,11 +192,17 @@ class Channel:
             raise Unreachable(f"{self.where} does not answer: {reason}") from error
 
     def _once(self, call: Call) -> ApiResponse:
-        response = self._opened(call)
-        try:
-            return ApiResponse(call, response.status_code, self._body(response, call))
-        finally:
-            response.close()
+        with call_deadline(self._longest_s(call)):
+            response = self._opened(call)
+            try:
+                return ApiResponse(call, response.status_code, _body(response, call, call.limit))
+            finally:
+                response.close()
+
+    def _longest_s(self, call: Call) -> float:
+        """The longest time of one attempt, from the connection to the last byte of the answer."""
+        transferred = call.limit + len(call.content or b"")
+        return (self._http.timeout.read or _TIMEOUT_S) + call.wait_s + transferred / _SLOWEST_BYTES_PER_S
 
     def _opened(self, call: Call) -> httpx.Response:
         response = self._http.send(self._request(call), stream=True, follow_redirects=False)
@@ -223,25 +235,13 @@ class Channel:
             pool=given.pool or _TIMEOUT_S,
         )
 
-    def _body(self, response: httpx.Response, call: Call) -> bytes:
-        """The whole body, within its limits of bytes and time."""
-        deadline = time.monotonic() + _TIMEOUT_S + call.limit / _SLOWEST_BYTES_PER_S
-        body = bytearray()
-        for piece in response.iter_bytes():
-            body += piece
-            if len(body) > call.limit:
-                raise untrusted(call, f"longer than {call.limit} bytes")
-            if time.monotonic() > deadline:
-                raise httpx.ReadTimeout("the answer arrives too slowly", request=response.request)
-        return bytes(body)
-
     def _problem(self, response: httpx.Response, call: Call) -> Exception:
         """The error for an unexpected status. The body may be anything."""
         status = response.status_code
         if status < 300:
             return untrusted(call, f"status {status}")
         try:
-            said = {} if _is_compressed(response) else _problem_members(self._body(response, call))
+            said = {} if _is_compressed(response) else problem_members(_body(response, call, SMALL))
         except (UntrustedCoordinator, httpx.TransportError):
             said = {}
         code = ErrorCode.named(str(said.get("code", "")))
@@ -254,6 +254,18 @@ class Channel:
         )
 
 
+def _body(response: httpx.Response, call: Call, limit: int) -> bytes:
+    """The whole body, within its limits of bytes and time."""
+    body = bytearray()
+    for piece in response.iter_bytes():
+        body += piece
+        if len(body) > limit:
+            raise untrusted(call, f"longer than {limit} bytes")
+        if deadline_is_over():
+            raise httpx.ReadTimeout(TOO_SLOW, request=response.request)
+    return bytes(body)
+
+
 def _is_compressed(response: httpx.Response) -> bool:
     """Whether httpx would decompress the body, possibly to a huge size."""
     return bool(response.headers.get("Content-Encoding", "identity") != "identity")
@@ -263,15 +275,6 @@ def untrusted(call: Call, reason: str) -> UntrustedCoordinator:
     """The error for an answer that is malformed or contradicts the call."""
     shown = _without(one_line(reason)[:300], call)
     return UntrustedCoordinator(f"the answer to {call.method} {call.path} is not valid: {shown}")
-
-
-def _problem_members(body: bytes) -> dict[str, object]:
-    """The members of a problem document; none if the body is something else, such as the page of a proxy."""
-    try:
-        found = from_json(body)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _detail(said: Mapping[str, object], status: int) -> str:

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from qidpfl_client.errors import Forbidden, Unreachable, UntrustedCoordinator
-from qidpfl_client.sdk.transport import SMALL
+from qidpfl_client.sdk.answers import SMALL
 from qidpfl_shared.protocol.errors import ErrorCode
 from support.peers.scripted_coordinator import AT_ONCE, MOMENT, TASK, Scripted, problem, task_view
 

@@ -1,7 +1,6 @@
 """Answers that are not valid, and models: the client trusts neither."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -9,13 +8,12 @@ import numpy as np
 import pytest
 
 from qidpfl_client.api import TaskApi
-from qidpfl_client.errors import Unreachable, UntrustedCoordinator
-from qidpfl_client.sdk.transport import LARGE, SMALL
+from qidpfl_client.errors import UntrustedCoordinator
+from qidpfl_client.sdk.answers import SMALL, SPEC, ledger_limit
 from qidpfl_shared.protocol.messages import Declaration, Decline
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.wire import digest_of, encode
 from support.peers.scripted_coordinator import (
-    AT_ONCE,
     CODE,
     KEY,
     TASK,
@@ -28,6 +26,7 @@ from support.peers.scripted_coordinator import (
     task_view,
     update_receipt,
 )
+from support.peers.scripted_coordinator import SPEC as SPEC_OF_TASK
 
 # --- answers that are not valid --------------------------------------------------------------------------------------
 
@@ -61,7 +60,14 @@ def test_a_malformed_answer_is_one_readable_line(answer: httpx.Response) -> None
 
 @pytest.mark.parametrize(
     ("call", "limit"),
-    [(TaskApi.selection, SMALL), (TaskApi.ledger, LARGE), (TaskApi.task, LARGE), (TaskApi.announcement, SMALL)],
+    [
+        (TaskApi.selection, SMALL),
+        (TaskApi.task, SPEC),
+        (TaskApi.announcement, SMALL),
+        (lambda api: api.round(1), SMALL),
+        (lambda api: api.answer(1, Declaration(rho=0.05)), SMALL),
+    ],
+    ids=["selection", "task", "announcement", "round", "answer"],
 )
 def test_an_endless_answer_is_cut_off_at_its_limit(call: Callable[[TaskApi], object], limit: int) -> None:
     body = Pieces(b" " * 65536, 1_000_000)
@@ -71,13 +77,20 @@ def test_an_endless_answer_is_cut_off_at_its_limit(call: Callable[[TaskApi], obj
     assert body.closed
 
 
-def test_an_answer_that_arrives_too_slowly_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter(range(0, 10**9, 20))
-    monkeypatch.setattr("qidpfl_client.sdk.transport.time.monotonic", lambda: float(next(now)))
-    body = Pieces(b" ", 60_000)
-    with pytest.raises(Unreachable, match="too slowly"):
-        Scripted(httpx.Response(200, stream=body)).task(retries=replace(AT_ONCE, attempts=1)).selection()
-    assert body.taken < 10
+def test_an_endless_ledger_is_cut_off_at_the_rounds_of_the_task() -> None:
+    body = Pieces(b" " * 1000, 1_000_000)
+    with pytest.raises(UntrustedCoordinator, match="longer than"):
+        Scripted(task_view(), httpx.Response(200, stream=body)).task().ledger()
+    assert body.taken == ledger_limit(SPEC_OF_TASK.game.horizon) // 1000 + 1
+
+
+def test_the_rounds_of_a_task_are_read_once_for_its_ledger() -> None:
+    empty = {"client_id": "c1", "entries": [], "spent_rho": 0.0, "epsilon": 0.0, "delta": 1e-5, "earned_micro": 0}
+    coordinator = Scripted(task_view(), httpx.Response(200, json=empty))
+    api = coordinator.task()
+    for _ in range(2):
+        assert api.ledger().entries == ()
+    assert len(coordinator.requests) == 3
 
 
 def test_a_task_that_shows_another_id_or_digest_is_not_trusted() -> None:

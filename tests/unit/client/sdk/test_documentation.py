@@ -8,8 +8,8 @@ import pytest
 from qidpfl_client import errors
 from qidpfl_client.api import AdminApi, Retries, TaskApi
 from qidpfl_client.errors import ApiError
+from qidpfl_client.sdk.answers import LARGE, SMALL, SPEC
 from qidpfl_client.sdk.retries import REPEATED_STATUSES
-from qidpfl_client.sdk.transport import LARGE, SMALL
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "clients.md").read_text()
 
@@ -55,4 +55,4 @@ def test_the_document_says_how_often_and_when_calls_are_retried() -> None:
     assert f"within about {default.timeout_s:g} seconds" in text
     assert f"1, 2, 4 … {default.wait_max_s:g} seconds" in text and default.wait_initial_s == 1
     assert f"up to {default.retry_after_max_s:g} seconds" in text
-    assert (SMALL, LARGE) == (64 * 1024, 16 * 1024**2)
+    assert (SMALL, SPEC, LARGE) == (64 * 1024, 4 * 1024**2, 16 * 1024**2)

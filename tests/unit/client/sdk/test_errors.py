@@ -19,7 +19,7 @@ from qidpfl_client.errors import (
     Unavailable,
     UntrustedCoordinator,
 )
-from qidpfl_client.sdk.transport import SMALL
+from qidpfl_client.sdk.answers import SMALL
 from qidpfl_shared.protocol.errors import ErrorCode, Problem
 from support.peers.scripted_coordinator import AT_ONCE, CODE, KEY, TASK, TOKEN, Pieces, Scripted, problem, verdict
 
