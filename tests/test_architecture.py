@@ -78,7 +78,7 @@ RULES: dict[str, set[str]] = {
     "qidpfl_client.cli": {
         *("rich", "stamina", "torch", "typer", "qidpfl_client", "qidpfl_client.sdk", "qidpfl_client.journal"),
         *("qidpfl_client.training", "qidpfl_client.participant", "qidpfl_client.fleet"),
-        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.workloads"),
+        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
     },
     # run -> results <- analysis <- report
     "qidpfl_experiments": {"pydantic", "qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"},

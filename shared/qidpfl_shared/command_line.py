@@ -34,7 +34,9 @@ def one_line_errors(
                 message = first_fault(error)
             except OSError as error:
                 message = ": ".join(map(str, filter(None, (error.filename, error.strerror or error))))
-            print(f"{program}: {' '.join(message.split())}", file=sys.stderr)
+            # A part of the message may come from another machine: no control character reaches the terminal.
+            printable = "".join(character if character.isprintable() else " " for character in message)
+            print(f"{program}: {' '.join(printable.split())}", file=sys.stderr)
             raise SystemExit(1)
 
         return wrapped

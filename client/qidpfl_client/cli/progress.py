@@ -5,13 +5,16 @@ from datetime import datetime
 
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
+
+from qidpfl_shared.protocol.errors import one_line
 
 
 class ProgressDisplay:
     """Writes lines with times to standard error. On a terminal a spinner also shows the latest one."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False, markup=False)
+        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
         self._status: Status | None = None
 
     def __enter__(self) -> "ProgressDisplay":
@@ -25,7 +28,8 @@ class ProgressDisplay:
             self._status.stop()
 
     def say(self, line: str) -> None:
-        """Show a line."""
+        """Show a line. Parts of it may come from the coordinator: only printable characters reach the terminal."""
+        line = one_line(line)
         stamped = f"{datetime.now():%H:%M:%S} {line}"
         if self._status is None:
             # One write per line, because the members of a fleet write at the same time.
@@ -33,4 +37,5 @@ class ProgressDisplay:
             sys.stderr.flush()
         else:
             self._console.print(stamped)
-            self._status.update(line)
+            # A text, because the spinner reads markup in a string.
+            self._status.update(Text(line))
