@@ -17,7 +17,7 @@ from qidpfl_shared.protocol.messages import Announcement, TaskState
 
 from ..errors import ClientError, Unavailable, Unreachable
 from ..participant.participant import IMMEDIATE_DELIVERY, DeliveryPolicy, RetryLater, TaskParticipant
-from ..participant.runner import ReconnectPolicy
+from ..participant.runner import PollPace, ReconnectPolicy
 from ..participant.session import Enrolment
 from ..sdk.client import TaskApi
 
@@ -152,8 +152,8 @@ class Fleet:
         return next((member.enrolment.context.api.token for member in self._members if _has_joined(member)), None)
 
     def _watch_for_news(self) -> None:
-        seen = (0, 0)
-        while not self._stopping.is_set():
+        seen, pace = (0, 0), PollPace()
+        while not self._stopping.wait(pace.wait_s()):
             try:
                 self._watch.token = self._any_token()
                 news = self._watch.announcement(after=seen, wait_s=_LONG_POLL_S)
@@ -167,11 +167,15 @@ class Fleet:
                 raise
             if news is None or news.task_state is TaskState.ENROLLING:
                 continue
-            self._inbox.put(_News())
             if news.round is None:
+                self._inbox.put(_News())
                 self._stopping.wait(_PAUSE_S)
-            else:
-                seen = (news.round.round_number, news.round.attempt)
+                continue
+            latest = (news.round.round_number, news.round.attempt)
+            if latest != seen:
+                # The same round again is no news: a hostile coordinator could wake all members with every answer.
+                self._inbox.put(_News())
+                seen = latest
 
 
 def _has_joined(member: Member) -> bool:

@@ -88,10 +88,12 @@ class TaskParticipant:
             offer = news.round
             check_offer(offer=offer, spec=self._spec, latest=self._journal.latest_offer(self._api.task_id))
             self._journal.remember_offer(self._api.task_id, SeenOffer.of(offer))
-            self._settle_accounts(before=offer.round_number)
-            if self._is_selected():
-                self._answer(offer)
-            self._seen = (offer.round_number, offer.attempt)
+            if self._seen != (offer.round_number, offer.attempt):
+                self._settle_accounts(before=offer.round_number)
+                if self._is_selected():
+                    self._answer(offer)
+                # An attempt that was answered completely is not answered again, however often it is announced.
+                self._seen = (offer.round_number, offer.attempt)
         return None
 
     def _is_selected(self) -> bool:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from qidpfl_client.errors import Unreachable
-from qidpfl_client.participant.runner import ReconnectPolicy
+from qidpfl_client.participant.runner import PollPace, ReconnectPolicy
 from qidpfl_shared.core.arguments import ImpossibleArgument
 
 AWAY = Unreachable("no answer")
@@ -80,3 +80,13 @@ def test_impossible_patience_is_refused(impossible: float) -> None:
         ReconnectPolicy(patience_s=impossible, first_contact_s=1.0, report=print)
     with pytest.raises(ImpossibleArgument):
         ReconnectPolicy(patience_s=1.0, first_contact_s=impossible, report=print)
+
+
+def test_the_starts_of_two_polls_are_apart(clock: Clock) -> None:
+    pace = PollPace(clock=clock)
+    assert pace.wait_s() == 0.0
+    assert pace.wait_s() == pytest.approx(0.2)
+    clock.now += 0.25
+    assert pace.wait_s() == pytest.approx(0.15)
+    clock.now += 30.0
+    assert pace.wait_s() == 0.0
