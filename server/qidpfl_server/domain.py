@@ -91,6 +91,16 @@ class Client:
         return self.size is not None
 
     @property
+    def has_histogram(self) -> bool:
+        """Whether the profile has label counts. Under rule `all` a client may leave them out."""
+        return self.label_counts is not None
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether the selection is known to have judged this client. Without a histogram it has no distance."""
+        return self.label_distance is not None or self.state in (ClientState.SELECTED, ClientState.REFUSED)
+
+    @property
     def rho_limit(self) -> float:
         """The declared cap of one round; infinite if the client declared none."""
         return math.inf if self.rho_cap is None else self.rho_cap

@@ -3,6 +3,7 @@
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import ClientSummary, EnrolAnswer, EnrolRequest, Profile, TaskState
+from qidpfl_shared.protocol.task_spec import SelectionRule
 
 from ..clock import Micros
 from ..domain import Client, ClientState, Task
@@ -59,7 +60,7 @@ def store_profile(
     _check_profile(task, profile)
     tx.clients.set_profile(
         client_id,
-        label_counts=profile.label_counts or (),
+        label_counts=profile.label_counts,
         size=profile.size,
         privacy_value=profile.privacy_value,
         histogram_rho=profile.histogram_rho,
@@ -129,7 +130,11 @@ def _free_ordinal(tx: Transaction, task: Task, wished: int | None) -> int:
 
 def _check_profile(task: Task, profile: Profile) -> None:
     bounds, labels = task.spec.bounds, task.spec.workload.labels
-    if profile.label_counts is None or len(profile.label_counts) != labels:
+    if profile.label_counts is None:
+        # Rule `all` alone selects without the labels. Weights use the sizes, and a pooled reference the other clients.
+        if task.spec.selection.rule is not SelectionRule.ALL:
+            raise RequestRefused(ErrorCode.HISTOGRAM_REQUIRED, f"selection rule {task.spec.selection.rule} needs it")
+    elif len(profile.label_counts) != labels:
         raise RequestRefused(ErrorCode.HISTOGRAM_MISMATCH, f"label_counts must have {labels} entries")
     if profile.size > bounds.size_max:
         raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"size must not exceed {bounds.size_max}")
@@ -140,7 +145,7 @@ def _check_profile(task: Task, profile: Profile) -> None:
 
 def _profile_of(client: Client) -> Profile:
     return Profile(
-        label_counts=client.label_counts or (),
+        label_counts=client.label_counts,
         size=client.size or 0,
         privacy_value=client.privacy_value or 0.0,
         histogram_rho=client.histogram_rho,

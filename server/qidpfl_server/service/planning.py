@@ -49,13 +49,16 @@ def open_round(tx: Transaction, task: Task, round_number: int, now: Micros, rule
 
 
 def privacy_accounts(tx: Transaction, task: Task, clients: list[Client]) -> dict[str, PrivacyAccount]:
-    """The server's privacy ledger of each client: the histogram and every stored update.
+    """The server's privacy ledger of each client: the histogram if it sent one, and every stored update.
 
     The owner has accepted unproven releases on the client, so the server accepts them too: they disable the limit.
     """
     mechanism = task.spec.privacy.mechanism.build()
     sizes = {client.client_id: client.size or 1 for client in clients}
-    releases = {client.client_id: [histogram_release(client.histogram_rho)] for client in clients}
+    releases = {
+        client.client_id: [histogram_release(client.histogram_rho)] if client.has_histogram else []
+        for client in clients
+    }
     for round_number, client_id, rho in tx.rounds.spent_budgets(task.task_id, releases.keys()):
         proven = mechanism.proven_rho(rho=rho, size=sizes[client_id]) if task.spec.privacy.noise else math.inf
         name = release_of(round_number)

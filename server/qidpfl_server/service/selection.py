@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from qidpfl_shared.core.custom_rules import CustomRuleFailed
-from qidpfl_shared.core.selection import Selection, SelectionStatus, select
+from qidpfl_shared.core.selection import Selection, SelectionStatus, label_distances, select
 from qidpfl_shared.protocol.messages import TaskState
-from qidpfl_shared.protocol.task_spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import SelectionRule, TaskSpec
 
 from ..clock import Micros, seconds
 from ..domain import Client, ClientState, EndReason, Task
@@ -46,7 +46,10 @@ def select_clients(tx: Transaction, task: Task, now: Micros, rules: RuleRegistry
         candidates, selection.selected, selection.filled_up, selection.label_distances, strict=True
     ):
         tx.clients.set_selection(
-            client.client_id, selected=bool(kept), label_distance=float(distance), filled_up=bool(filled_up)
+            client.client_id,
+            selected=bool(kept),
+            label_distance=float(distance) if client.has_histogram else None,
+            filled_up=bool(filled_up),
         )
     kept_count = int(np.count_nonzero(selection.selected))
     tx.events.add(task.task_id, "task.selected", at=now, detail=f"{kept_count} of {len(candidates)} clients")
@@ -61,8 +64,10 @@ def select_clients(tx: Transaction, task: Task, now: Micros, rules: RuleRegistry
 def selection_of(spec: TaskSpec, candidates: Sequence[Client], rules: RuleRegistry) -> Selection:
     """Apply the rule of a task to these clients, which come in the order of their ordinals.
 
-    Raises `CustomRuleFailed` if a custom rule fails.
+    A client without a histogram has the distance NaN. Raises `CustomRuleFailed` if a custom rule fails.
     """
+    if spec.selection.rule is SelectionRule.ALL and not all(client.has_histogram for client in candidates):
+        return _all_of(spec, candidates)
     histograms = [client.label_counts or () for client in candidates]
     return select(
         rule=spec.selection_rule(rules.select(spec)),
@@ -75,10 +80,30 @@ def selection_of(spec: TaskSpec, candidates: Sequence[Client], rules: RuleRegist
     )
 
 
+def _all_of(spec: TaskSpec, candidates: Sequence[Client]) -> Selection:
+    """Select all clients, some of which sent no histogram: only rule `all` lets them in."""
+    histograms = [client.label_counts for client in candidates if client.label_counts is not None]
+    distances = np.full(len(candidates), np.nan)
+    reference = spec.label_reference(histograms or [[0] * spec.workload.labels])
+    if histograms:
+        known = [client.has_histogram for client in candidates]
+        distances[known] = label_distances(histograms=histograms, reference=reference)
+    enough = len(candidates) >= spec.rounds.min_clients
+    return Selection(
+        status=SelectionStatus.SELECTED if enough else SelectionStatus.TOO_FEW_CLIENTS,
+        selected=np.full(len(candidates), enough),
+        filled_up=np.zeros(len(candidates), dtype=np.bool_),
+        label_distances=distances,
+        reference=reference,
+    )
+
+
 def select_late_joiner(tx: Transaction, task: Task, client_id: str) -> None:
     """Apply the rule of the task to one client that stored its profile after the first selection."""
     client = known_client(tx, client_id)
-    assert client.label_counts is not None
+    if client.label_counts is None:
+        tx.clients.set_selection(client_id, selected=True, label_distance=None)
+        return
     all_counts = [other.label_counts for other in tx.clients.of_task(task.task_id) if other.label_counts is not None]
     verdict = select(
         rule=task.spec.selection_rule(),

@@ -129,7 +129,7 @@ def selection_verdict(tx: Transaction, client_id: str) -> SelectionVerdict:
     assert task is not None
     clients = tx.clients.of_task(client.task_id)
     profiles = sum(other.has_profile for other in clients)
-    if task.state is TaskState.ENROLLING or client.label_distance is None:
+    if task.state is TaskState.ENROLLING or not client.has_verdict:
         return SelectionVerdict(profiles=profiles)
     rule = task.spec.selection
     return SelectionVerdict(
@@ -229,11 +229,11 @@ def _regrets(task: Task, round_: Round, clients: list[Client], budgets: dict[str
 
 
 def ledger(tx: Transaction, client_id: str) -> Ledger:
-    """The ledger of a client in a task: the histogram, then every round that it answered."""
+    """The ledger of a client in a task: the histogram if it sent one, then every round that it answered."""
     client = known_client(tx, client_id)
     task = tx.tasks.get(client.task_id)
     assert task is not None
-    entries = [_entry(histogram_release(client.histogram_rho), SpendState.SPENT)] if client.has_profile else []
+    entries = [_entry(histogram_release(client.histogram_rho), SpendState.SPENT)] if client.has_histogram else []
     entries += [
         _round_entry(task, client, round_, budget, update, paid)
         for round_, budget, update, paid in tx.rounds.history(task.task_id, client.client_id)

@@ -67,6 +67,7 @@ class ErrorCode(StrEnum):
     CONVEX_NETWORK_REQUIRED = "convex_network_required", 422, "This mechanism is proven for convex networks only"
     INCONSISTENT_SPEC = "inconsistent_spec", 422, "Two parts of the task contradict each other"
     HISTOGRAM_MISMATCH = "histogram_mismatch", 422, "The label counts do not fit the task or do not add up to the size"
+    HISTOGRAM_REQUIRED = "histogram_required", 422, "The selection rule of this task needs the label counts"
     OUT_OF_BOUNDS = "out_of_bounds", 422, "A value is outside the bounds of the task"
     DIGEST_REQUIRED = "digest_required", 422, "The upload needs a Content-Digest of type sha-256"
     DIGEST_MISMATCH = "digest_mismatch", 422, "The bytes do not have the digest that was announced"

@@ -44,15 +44,14 @@ class Message(BaseModel):
 
 # JSON has no tuples, enumerations or times. These types accept lists and strings; their contents stay strict. A list
 # stops at its first wrong item: each error costs more memory than the item.
-Tuple = Annotated[
-    tuple[Item, ...],
-    Field(strict=False, fail_fast=True),
-    BeforeValidator(lambda value: _instance(value, list, tuple)),
-]
+_is_list = BeforeValidator(lambda value: _instance(value, list, tuple))
+Tuple = Annotated[tuple[Item, ...], Field(strict=False, fail_fast=True), _is_list]
 Choice = Annotated[Item, Field(strict=False)]
 Moment = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(lambda value: _instance(value, str, datetime))]
 
 Count = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
+# Not a `Tuple` with limits: within a union, pydantic would document them as the length of a text.
+LabelCounts = Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=100_000), _is_list]
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_SAFE_INTEGER)]
 Micro = Annotated[int, Field(ge=0, le=MAX_MICRO, description="money in micro-units (1 unit = 1,000,000)")]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]

@@ -15,6 +15,7 @@ from .fields import (
     Choice,
     Count,
     Digest,
+    LabelCounts,
     Message,
     Micro,
     ModelVersion,
@@ -136,8 +137,9 @@ class EnrolAnswer(Message):
 class Profile(Message):
     """What a client reports of itself. It cannot change later. The server cannot verify it, only bound and log it."""
 
-    label_counts: Annotated[Tuple[Count], Field(min_length=1, max_length=100_000)] | None = Field(
-        default=None, description="null: the client reports no histogram"
+    label_counts: LabelCounts | None = Field(
+        default=None,
+        description="the label histogram; null: the client sends none, which only selection rule `all` allows",
     )
     size: PositiveCount = Field(description="number of records; public")
     privacy_value: PrivacyValue
@@ -151,14 +153,18 @@ class Profile(Message):
     def _check(self) -> "Profile":
         if self.label_counts is None:
             if self.histogram_rho is not None:
-                raise PydanticCustomError(ErrorCode.HISTOGRAM_MISMATCH.value, "histogram_rho without label_counts")
+                reason = "histogram_rho must be null without label_counts"
+                raise PydanticCustomError(ErrorCode.HISTOGRAM_MISMATCH.value, reason)
         elif sum(self.label_counts) != self.size:
             raise PydanticCustomError(ErrorCode.HISTOGRAM_MISMATCH.value, "label_counts must add up to size")
         return self
 
 
 class SelectionVerdict(Message):
-    """Whether the client was selected. All fields except the counts are null before the selection."""
+    """Whether the client was selected. All fields except the counts are null before the selection.
+
+    A client that sent no histogram has no label distance.
+    """
 
     selected: bool | None = None
     label_distance: LabelDistance | None = None
@@ -178,11 +184,13 @@ class ClientSummary(Message):
         default=None, description="null until the profile is stored, like the other fields of the profile"
     )
     privacy_value: PrivacyValue | None = None
-    label_counts: Tuple[Count] | None = None
+    label_counts: Tuple[Count] | None = Field(default=None, description="null also if the client sent no histogram")
     histogram_rho: Rho | None = None
     rho_cap: Rho | None = None
     lifetime_rho: Rho | None = None
-    label_distance: LabelDistance | None = Field(default=None, description="null before the selection")
+    label_distance: LabelDistance | None = Field(
+        default=None, description="null before the selection, and without a histogram"
+    )
     filled_up: bool = False
     set_aside: bool = False
 

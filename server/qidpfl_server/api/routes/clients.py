@@ -73,6 +73,7 @@ async def enrol_client(
         ErrorCode.TASK_NOT_ENROLLING,
         ErrorCode.TASK_ENDED,
         ErrorCode.HISTOGRAM_MISMATCH,
+        ErrorCode.HISTOGRAM_REQUIRED,
         ErrorCode.OUT_OF_BOUNDS,
         ErrorCode.STORAGE_FULL,
     ),
@@ -80,7 +81,10 @@ async def enrol_client(
 async def put_profile(
     context: Ctx, client_id: ClientId, task_id: TaskId, profile: Annotated[Profile, Body(examples=[_PROFILE])]
 ) -> None:
-    """Label histogram, size, privacy value and caps. A stored profile cannot be changed."""
+    """Label histogram, size, privacy value and caps. A stored profile cannot be changed.
+
+    Where selection rule `all` keeps every client, the histogram may be left out: `label_counts` is null.
+    """
     now = context.now()
     await context.write(lambda tx: store_profile(tx, client_id, profile, now, context.rules))
     failpoint("profile.after_commit")

@@ -9,7 +9,7 @@ from qidpfl_shared.core.planning import PlanStatus, RoundPlan, Standing, plan_ro
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.core.round_rules import Participant
-from qidpfl_shared.protocol.releases import release_of
+from qidpfl_shared.protocol.releases import HISTOGRAM, release_of
 
 from ...domain import BudgetState, Task
 from ...service.planning import participant, past_round
@@ -23,14 +23,14 @@ _TOLERANCE = 1e-9
 class PlanAuditor:
     """Plans the rounds of a task one after the other, each with what was left of budgets and money before it.
 
-    `accounts` are the whole ledgers: the histogram first, then the updates.
+    `accounts` are the whole ledgers: the histogram, if the client sent one, and the updates.
     """
 
     def __init__(self, task: Task, accounts: dict[str, PrivacyAccount], custom_reward: CustomReward | None) -> None:
         self._task = task
         self._rules = task.spec.round_rules()
         self._final = accounts
-        self._accounts = {known: replace(account, releases=account.releases[:1]) for known, account in accounts.items()}
+        self._accounts = {known: _before_the_rounds(account) for known, account in accounts.items()}
         self._releases = {
             (known, release.name): release for known, account in accounts.items() for release in account.releases
         }
@@ -104,6 +104,10 @@ class PlanAuditor:
             if release is not None:
                 account = self._accounts[client_id]
                 self._accounts[client_id] = replace(account, releases=(*account.releases, release))
+
+
+def _before_the_rounds(account: PrivacyAccount) -> PrivacyAccount:
+    return replace(account, releases=tuple(known for known in account.releases if known.name == HISTOGRAM))
 
 
 def _compare(record: RoundRecord, invited_ids: list[str], plan: RoundPlan, report: Report) -> None:

@@ -17,14 +17,21 @@ _TOLERANCE = 1e-9
 
 def audit_selection(task: Task, clients: list[Client], rules: RuleRegistry, report: Report) -> None:
     """Each client with a verdict has the right distance and is selected exactly if the rule selects it."""
-    judged = [client for client in clients if client.label_distance is not None]
+    judged = [client for client in clients if client.has_verdict]
     # Late joiners have other reference histograms, and the store does not record which clients joined late.
     if not judged or task.spec.rounds.late_joiners:
         return
     _audit_distances(task, judged, report)
     rule = task.spec.selection.rule
+    if rule is not SelectionRule.ALL and not all(client.has_histogram for client in judged):
+        report.require(False, f"task {task.name}, selection: rule {rule} has judged a client without a histogram")
+        return
     # Of unions that are equally near another machine may prefer another; without its function a rule cannot be asked.
     if rule is SelectionRule.UNION or (rule is SelectionRule.OWN and rules.select(task.spec) is None):
+        return
+    # A client that left without a histogram has no distance, which would tell that it was still there: the number of
+    # clients, which decides whether there are enough, is then unknown.
+    if any(client.state is ClientState.LEFT and client.has_profile and not client.has_histogram for client in clients):
         return
     try:
         selection = selection_of(task.spec, judged, rules)
@@ -42,9 +49,16 @@ def audit_selection(task: Task, clients: list[Client], rules: RuleRegistry, repo
 
 
 def _audit_distances(task: Task, judged: list[Client], report: Report) -> None:
-    histograms = [client.label_counts or () for client in judged]
+    shown = [client for client in judged if client.has_histogram]
+    for client in judged:
+        if not client.has_histogram:
+            place = f"task {task.name}, client {client.client_id}"
+            report.require(client.label_distance is None, f"{place}: it has a label distance without a histogram")
+    if not shown:
+        return
+    histograms = [client.label_counts or () for client in shown]
     distances = label_distances(histograms=histograms, reference=task.spec.label_reference(histograms))
-    for client, distance in zip(judged, distances, strict=True):
+    for client, distance in zip(shown, distances, strict=True):
         known = client.label_distance
         report.require(
             known is not None and math.isclose(known, distance, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE),

@@ -68,7 +68,7 @@ class ClientRows:
         self,
         client_id: str,
         *,
-        label_counts: Sequence[int],
+        label_counts: Sequence[int] | None,
         size: int,
         privacy_value: float,
         histogram_rho: float | None,
@@ -80,7 +80,7 @@ class ClientRows:
             client_id,
             {
                 "state": ClientState.PROFILED,
-                "label_counts": json.dumps(label_counts),
+                "label_counts": None if label_counts is None else json.dumps(label_counts),
                 "size": size,
                 "privacy_value": privacy_value,
                 "histogram_rho": histogram_rho,
@@ -89,7 +89,9 @@ class ClientRows:
             },
         )
 
-    def set_selection(self, client_id: str, *, selected: bool, label_distance: float, filled_up: bool = False) -> None:
+    def set_selection(
+        self, client_id: str, *, selected: bool, label_distance: float | None, filled_up: bool = False
+    ) -> None:
         """Store the outcome of the selection for a client, which is then `selected` or `refused`."""
         state = ClientState.SELECTED if selected else ClientState.REFUSED
         self._change(client_id, {"state": state, "label_distance": label_distance, "filled_up": filled_up})

@@ -51,6 +51,7 @@ PUBLISHED = {
     "convex_network_required": 422,
     "inconsistent_spec": 422,
     "histogram_mismatch": 422,
+    "histogram_required": 422,
     "out_of_bounds": 422,
     "digest_required": 422,
     "digest_mismatch": 422,

@@ -42,16 +42,19 @@ def test_a_histogram_that_does_not_add_up_is_a_mismatch(counts: list[int], size:
         pytest.param({"0": 7}, "wrong_type", id="object"),
         pytest.param({}, "wrong_type", id="empty object"),
         pytest.param(7, "wrong_type", id="number"),
+        pytest.param(None, "histogram_mismatch", id="none, but its budget"),
     ],
 )
 def test_a_histogram_holds_counts_only(read: Reader, counts: object, code: str) -> None:
     assert codes_of(read, Profile, example(Profile) | {"label_counts": counts}) == [code]
 
 
-def test_a_profile_without_a_histogram_has_no_budget_for_one(read: Reader) -> None:
-    body = example(Profile) | {"label_counts": None}
-    assert read(Profile, body | {"histogram_rho": None}).model_dump()["label_counts"] is None
-    assert codes_of(read, Profile, body) == ["histogram_mismatch"]
+def test_a_profile_may_have_no_histogram_and_then_no_budget_for_one(read: Reader) -> None:
+    body = {name: value for name, value in example(Profile).items() if name != "label_counts"}
+    for without in (body, body | {"label_counts": None}):
+        assert codes_of(read, Profile, without | {"histogram_rho": 0.1}) == ["histogram_mismatch"]
+        profile = read(Profile, without | {"histogram_rho": None})
+        assert isinstance(profile, Profile) and profile.label_counts is None
 
 
 @pytest.mark.parametrize(
