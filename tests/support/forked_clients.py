@@ -80,4 +80,4 @@ def _take_part(
 
     options: dict[str, Any] = {"owner": owner, "report": report}
     with connect(server) as http, Journal(path) as journal:
-        run_until_finished(enrolment(http, code, journal, **options), patience_s=60, first_contact_s=10)
+        run_until_finished(enrolment(http, code, journal, **options), patience_s=60, first_contact_s=10, slots=False)

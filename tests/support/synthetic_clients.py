@@ -30,6 +30,7 @@ class SyntheticLearner:
 
     labels: tuple[int, ...] = (11,) * 10
     fingerprint: str = "some records"
+    device_type: str = "cpu"
 
     @property
     def size(self) -> int:

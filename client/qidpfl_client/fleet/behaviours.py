@@ -125,6 +125,10 @@ class _Behaving:
     def fingerprint(self) -> str:
         return self._honest.fingerprint
 
+    @property
+    def device_type(self) -> str:
+        return self._honest.device_type
+
 
 class FreeRider(_Behaving):
     """Uploads only noise of the right size: paid without training."""

@@ -49,8 +49,9 @@ class Member:
         """Do the next steps. Returns the seconds until the next try, or None to wait for news."""
         try:
             if self.participant is None:
+                # A testbed has no time to hide: updates leave as soon as they are ready.
                 self.participant = TaskParticipant(
-                    self.enrolment.context, self.enrolment.join(), delivery=self.delivery
+                    self.enrolment.context, self.enrolment.join(), delivery=self.delivery, slots=False
                 )
                 self.reconnect.connected()
             self.end = self.participant.step(wait_s=0)

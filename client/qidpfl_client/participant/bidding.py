@@ -1,6 +1,7 @@
 """Whether a client takes an offer, and with which budget: a pure function of the offer, the task and the owner."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from qidpfl_shared.core.equilibrium import best_response
 from qidpfl_shared.core.money import from_micro
@@ -22,12 +23,21 @@ class Bid:
     utility: float = 0.0
 
 
+class DeclineCode(StrEnum):
+    """What the coordinator learns of a decline. Amounts, times and what was spent elsewhere stay with the owner."""
+
+    NOT_WORTH_IT = "not_worth_it"
+    PRICED_OUT = "priced_out"
+    OWNER_LIMIT = "owner_limit"
+    TOO_LATE = "too_late"
+
+
 @dataclass(frozen=True)
 class NoBid:
-    """Do not take part. Only an invited client tells the coordinator so."""
+    """Do not take part. The owner reads the reason; the coordinator gets the code, or nothing if there is none."""
 
     reason: str
-    invited: bool = True
+    code: DeclineCode | None = None
 
 
 def decide(
@@ -35,7 +45,7 @@ def decide(
 ) -> Bid | NoBid:
     """The best response of Stage II within the owner's limits, if its utility is high enough."""
     if offer.standing is not Standing.INVITED:
-        return NoBid(f"not invited: {offer.standing}", invited=False)
+        return NoBid(f"not invited: {offer.standing}")
     if spec.game.policy is RewardPolicy.NONE:
         return Bid(rho=0.0) if -fixed_cost >= owner.min_utility else _not_worth_it(-fixed_cost, owner)
     reward = from_micro(offer.reward_micro)
@@ -48,7 +58,7 @@ def decide(
         cap=min(limits),
     )
     if rho < spec.bounds.rho_min:
-        return NoBid(_why_so_little(rho, remaining_rho, spec.bounds.rho_min))
+        return _too_little(rho, remaining_rho, spec.bounds.rho_min)
     payment = rho / max(offer.total, rho) * reward
     cost = training_cost(
         rho=rho, privacy_value=owner.privacy_value, privacy_weight=spec.game.privacy_weight, fixed=fixed_cost
@@ -60,12 +70,15 @@ def decide(
 
 
 def _not_worth_it(utility: float, owner: Owner) -> NoBid:
-    return NoBid(f"not worth it: utility {utility:.4g} is below {owner.min_utility:.4g}")
+    reason = f"not worth it: utility {utility:.4g} is below {owner.min_utility:.4g}"
+    return NoBid(reason, DeclineCode.NOT_WORTH_IT)
 
 
-def _why_so_little(rho: float, remaining_rho: float, smallest: float) -> str:
+def _too_little(rho: float, remaining_rho: float, smallest: float) -> NoBid:
     if remaining_rho < smallest:
-        return "lifetime budget exhausted"
+        return NoBid("lifetime budget exhausted", DeclineCode.OWNER_LIMIT)
     if rho == 0:
-        return "priced out: the reward does not pay for this privacy"
-    return f"the best budget {rho:.4g} is below the task's smallest, {smallest:.4g}"
+        return NoBid("priced out: the reward does not pay for this privacy", DeclineCode.PRICED_OUT)
+    # The same code as above: which of the owner's limits is reached depends on other tasks.
+    reason = f"the best budget {rho:.4g} is below the task's smallest, {smallest:.4g}"
+    return NoBid(reason, DeclineCode.OWNER_LIMIT)

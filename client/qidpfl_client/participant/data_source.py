@@ -26,6 +26,10 @@ class Learner(Protocol):
     def fingerprint(self) -> str:
         """What identifies this data set in the journal."""
 
+    @property
+    def device_type(self) -> str:
+        """The type of the device that trains, such as `cpu`."""
+
     def release(
         self, *, privacy: PrivacySpec, model: Vector32, rho: float | None, noise: NoiseSource, name: str
     ) -> npt.NDArray[np.float64]:

@@ -93,6 +93,10 @@ class RecordsLearner:
     clipping: ClippingMethod
 
     @property
+    def device_type(self) -> str:
+        return self.device.type
+
+    @property
     def size(self) -> int:
         return len(self.records)
 

@@ -4,7 +4,6 @@ The participant writes every step to the journal before the next one begins. Kil
 journal: it sends the same noised bytes again, and never makes a second release.
 """
 
-import time
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -13,12 +12,13 @@ from qidpfl_shared.core.privacy.account import ReleaseRefused
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.messages import Announcement, Declaration, Decline, Join, RoundOffer, RoundState, SpendState
 from qidpfl_shared.protocol.releases import release_of, round_of
-from qidpfl_shared.protocol.wire import digest_of, encode
+from qidpfl_shared.protocol.wire import Vector32, digest_of, encode
 
 from ..errors import Conflict, Refused, RoundClosed, UntrustedCoordinator
 from ..journal.journal import Entry, SeenOffer, round_entry
-from .bidding import NoBid, decide
+from .bidding import DeclineCode, NoBid, decide
 from .session import ClientContext, TaskSession
+from .slots import MonotonicClock, next_slot, slot_s
 from .verification import check_offer
 
 
@@ -55,10 +55,19 @@ IMMEDIATE_DELIVERY = ImmediateDelivery()
 
 
 class TaskParticipant:
-    """The part of one data set in one task, after the client has joined it."""
+    """The part of one data set in one task, after the client has joined it.
+
+    With `slots` an update leaves at a time that depends on public quantities only. Testbeds turn them off.
+    """
 
     def __init__(
-        self, context: ClientContext, session: TaskSession, *, delivery: DeliveryPolicy = IMMEDIATE_DELIVERY
+        self,
+        context: ClientContext,
+        session: TaskSession,
+        *,
+        delivery: DeliveryPolicy = IMMEDIATE_DELIVERY,
+        slots: bool = True,
+        clock: MonotonicClock | None = None,
     ) -> None:
         self._context = context
         self._api = context.api
@@ -70,9 +79,16 @@ class TaskParticipant:
         self._spec = session.spec
         self._learner = session.learner
         self._delivery = delivery
+        self._slots = slots
+        self._slot_s = slot_s(
+            mechanism=session.spec.privacy.mechanism,
+            size=session.learner.size,
+            dimension=session.spec.dimension,
+            device=session.learner.device_type,
+        )
+        self._clock = clock or MonotonicClock()
+        self._closes_at = 0.0
         self._seen = (0, 0)
-        # The journal keeps the last training time, so that a restarted client also knows what training costs.
-        self._training_s = self._journal.last_training_s(self._api.task_id) or 0.0
         self._started_at: dict[int, float] = {}
         self._selected: bool | None = None
 
@@ -86,6 +102,7 @@ class TaskParticipant:
             return news
         if news.round is not None:
             offer = news.round
+            self._closes_at = self._clock.now() + offer.deliver_in_s
             check_offer(offer=offer, spec=self._spec, latest=self._journal.latest_offer(self._api.task_id))
             self._journal.remember_offer(self._api.task_id, SeenOffer.of(offer))
             if self._seen != (offer.round_number, offer.attempt):
@@ -103,7 +120,8 @@ class TaskParticipant:
             self._selected = verdict.selected is not False
             word = "selected" if self._selected else "refused"
             rule = "" if verdict.distance_threshold is None else f", at most {verdict.distance_threshold:g}"
-            self._report(f"{word}: label distance {verdict.label_distance or 0:.2f}{rule}")
+            distance = verdict.label_distance
+            self._report(word if distance is None else f"{word}: label distance {distance:.2f}{rule}")
             if not self._selected:
                 self._report("waiting for the end of the task")
         return self._selected
@@ -123,12 +141,15 @@ class TaskParticipant:
 
     def _bid(self, offer: RoundOffer) -> Entry | None:
         account = self._context.account(self._spec)
+        # The length of a slot, not the measured time: else the answer would tell how long the training took.
         fixed = self._owner.prices.of_round(
-            size=self._learner.size, training_s=self._training_s, transferred_bytes=2 * self._spec.layout.byte_length
+            size=self._learner.size, training_s=self._slot_s, transferred_bytes=2 * self._spec.layout.byte_length
         )
         decision = decide(
             offer=offer, spec=self._spec, owner=self._owner, remaining_rho=account.remaining_rho, fixed_cost=fixed
         )
+        if not isinstance(decision, NoBid) and self._is_too_late():
+            decision = NoBid("too late: the round closes before the first slot of an update", DeclineCode.TOO_LATE)
         if isinstance(decision, NoBid):
             self._decline(offer, decision)
             return None
@@ -142,17 +163,18 @@ class TaskParticipant:
         try:
             self._journal.reserve(entry, account=account)
         except ReleaseRefused as error:
-            self._decline(offer, NoBid(str(error)))
+            self._decline(offer, NoBid(str(error), DeclineCode.OWNER_LIMIT))
             return None
         failpoint("client.reserved")
         return entry
 
     def _decline(self, offer: RoundOffer, decision: NoBid) -> None:
+        """Tell the owner the reason, and the coordinator the code."""
         self._report(f"round {offer.round_number}: {decision.reason}")
-        if not decision.invited:
+        if decision.code is None:
             return
         try:
-            self._api.answer(offer.round_number, Decline(decline=True, reason=decision.reason))
+            self._api.answer(offer.round_number, Decline(decline=True, reason=decision.code.value))
         except (RoundClosed, Conflict) as error:
             self._report(f"round {offer.round_number}: {error}")
 
@@ -173,37 +195,67 @@ class TaskParticipant:
             self._report(f"round {offer.round_number}: dropped out")
             return
         self._wait_for_turn(offer.round_number)
+        if self._is_too_late():
+            self._give_up(offer, entry, self._open_attempt(offer.round_number))
+            return
         try:
-            payload = self._train(offer, entry)
+            model = self._context.models.get(
+                self._api, offer.model_version, digest=offer.model_digest, dimension=self._spec.dimension
+            )
         except UntrustedCoordinator:
             self._journal.free(self._api.task_id, entry.release)
             raise
+        begun = self._clock.now()
+        payload = self._train(model, entry)
+        training_s = self._clock.now() - begun
         failpoint("client.noised")
-        if not self._still_open(offer.round_number):
-            self._journal.free(self._api.task_id, entry.release)
-            self._report(f"round {offer.round_number}: closed before the update was ready; nothing was sent")
+        in_time = self._wait_for_slot(begun)
+        attempt = self._open_attempt(offer.round_number)
+        if attempt is None or not in_time:
+            self._give_up(offer, entry, attempt)
             return
         self._journal.spend(
             self._api.task_id,
             entry.release,
             digest=digest_of(payload),
             payload=payload,
-            training_s=self._training_s,
+            training_s=training_s,
         )
         failpoint("client.journaled")
         self._send(offer.round_number)
 
     def _wait_for_turn(self, round_number: int) -> None:
-        begun = self._started_at.setdefault(round_number, time.monotonic())
-        left = begun + self._delivery.delay_s(round_number) - time.monotonic()
+        begun = self._started_at.setdefault(round_number, self._clock.now())
+        left = begun + self._delivery.delay_s(round_number) - self._clock.now()
         if left > 0:
             raise RetryLater(left)
 
-    def _train(self, offer: RoundOffer, entry: Entry) -> bytes:
-        model = self._context.models.get(
-            self._api, offer.model_version, digest=offer.model_digest, dimension=self._spec.dimension
-        )
-        started = time.perf_counter()
+    def _is_too_late(self) -> bool:
+        """Whether the round closes before an update of a training that begins now may leave."""
+        return self._slots and self._clock.now() + self._slot_s >= self._closes_at
+
+    def _wait_for_slot(self, begun: float) -> bool:
+        """Wait until the update may leave; returns False if the round closes earlier.
+
+        The client then waits for the end of the round: the time at which it gives up must be a public one too.
+        """
+        if not self._slots:
+            return True
+        now = self._clock.now()
+        leaves_at = next_slot(begun=begun, now=now, length_s=self._slot_s)
+        closes_first = now < self._closes_at < leaves_at
+        self._clock.sleep((self._closes_at if closes_first else leaves_at) - now)
+        return leaves_at < self._closes_at
+
+    def _give_up(self, offer: RoundOffer, entry: Entry, attempt: int | None) -> None:
+        """Free the reservation of an update that was not sent. Decline if the coordinator still waits for it."""
+        self._journal.free(self._api.task_id, entry.release)
+        reason = "closed before the update was ready; nothing was sent"
+        # A later attempt is announced in its turn: the client then trains again.
+        late = NoBid(reason, DeclineCode.TOO_LATE if attempt == offer.attempt else None)
+        self._decline(offer, late)
+
+    def _train(self, model: Vector32, entry: Entry) -> bytes:
         vector = self._learner.release(
             privacy=self._spec.privacy,
             model=model,
@@ -211,17 +263,22 @@ class TaskParticipant:
             noise=self._noise,
             name=f"{self._spec.digest}/{entry.release}",
         )
-        self._training_s = time.perf_counter() - started
         return encode(vector)
 
-    def _still_open(self, round_number: int) -> bool:
-        """Whether the round still takes updates. Asked before the upload: a late one is a release without payment."""
+    def _open_attempt(self, round_number: int) -> int | None:
+        """The attempt of the round that takes updates now; None if it takes none.
+
+        Asked before the upload: a late update is a release without payment.
+        """
         news = self._api.announcement(after=(round_number, 0), wait_s=0)
         if news is None:
             # With several coordinators, this one may learn of the round later than the one that announced it.
-            return self._api.round(round_number).state is RoundState.OPEN
+            result = self._api.round(round_number)
+            return result.attempt if result.state is RoundState.OPEN else None
         offer = news.round
-        return offer is not None and offer.round_number == round_number and offer.deliver_in_s > 0
+        if offer is None or offer.round_number != round_number or offer.deliver_in_s <= 0:
+            return None
+        return offer.attempt
 
     def _send(self, round_number: int, *, last_chance: bool = False) -> bool:
         """Send the bytes of the journal, also a second time. Returns whether the coordinator has them."""

@@ -85,7 +85,12 @@ class PollPace:
 
 
 def run_until_finished(
-    enrolment: Enrolment, *, patience_s: float, first_contact_s: float, delivery: DeliveryPolicy = IMMEDIATE_DELIVERY
+    enrolment: Enrolment,
+    *,
+    patience_s: float,
+    first_contact_s: float,
+    delivery: DeliveryPolicy = IMMEDIATE_DELIVERY,
+    slots: bool = True,
 ) -> Announcement:
     """Join the task and answer every round until it has ended; returns the last announcement."""
     reconnect = ReconnectPolicy(patience_s=patience_s, first_contact_s=first_contact_s, report=enrolment.context.report)
@@ -95,7 +100,7 @@ def run_until_finished(
         time.sleep(pace.wait_s())
         try:
             if participant is None:
-                participant = TaskParticipant(enrolment.context, enrolment.join(), delivery=delivery)
+                participant = TaskParticipant(enrolment.context, enrolment.join(), delivery=delivery, slots=slots)
                 reconnect.connected()
             # After an outage, poll once without waiting: any answer ends the outage, news or not.
             end = participant.step(wait_s=0 if reconnect.is_disconnected else _LONG_POLL_S)

@@ -237,7 +237,10 @@ class Decline(Message):
     """The client does not take part in this round. Before the upload it can also withdraw a declaration, once."""
 
     decline: Yes
-    reason: Text = Field(examples=["lifetime budget exhausted"])
+    reason: Text = Field(
+        description="a code without amounts: not_worth_it, priced_out, owner_limit or too_late",
+        examples=["owner_limit"],
+    )
 
 
 class Join(Message):

@@ -145,7 +145,7 @@ def test_no_reward_makes_a_client_exceed_the_limits_of_its_owner(journal: Path) 
     with serving(HostileCoordinator(lies=rich)) as hostile:
         ledger = take_part_in(hostile, journal, Owner(rho_cap=0.2, lifetime_rho=0.4, histogram_rho=0.1))
     assert [request.get("rho") for request in hostile.declared] == pytest.approx([0.2, 0.1, None])
-    assert hostile.declared[2]["reason"] == "lifetime budget exhausted"
+    assert hostile.declared[2]["reason"] == "owner_limit"
     assert ledger.spent_rho == pytest.approx(0.4) and ledger.remaining_rho == 0
 
 

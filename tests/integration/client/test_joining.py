@@ -199,24 +199,14 @@ def test_a_client_waits_longer_for_a_coordinator_that_has_answered_before(journa
     assert len(ledger.entries) == 4 and "the coordinator is back" in said
 
 
-def test_the_cost_of_training_is_known_after_a_restart(journal: Path) -> None:
-    class Ended(Exception):
-        pass
-
-    def end_after_a_round(line: str) -> None:
-        if line.startswith("round 1: delivered"):
-            raise Ended
-
+def test_the_cost_of_training_counts_from_the_first_round_on_and_the_owner_sees_its_time(journal: Path) -> None:
     dear = replace(TESTBED_OWNER, prices=Prices(per_second=1e9))
     with serving(HostileCoordinator()) as coordinator:
-        with pytest.raises(Ended):
-            play(coordinator, journal, owner=dear, report=end_after_a_round)
-        ledger = play(coordinator, journal, owner=dear)
-    # The cost is unknown before the first round; afterwards every second counts, also after a restart.
-    assert ["rho" in request for request in coordinator.declared] == [True, False, False]
-    assert all("not worth it" in request["reason"] for request in coordinator.declared[1:])
-    (trained,) = [entry.training_s for entry in ledger.entries if entry.release != "histogram"]
-    assert trained is not None and trained > 0
+        play(coordinator, journal, owner=dear)
+    assert [request["reason"] for request in coordinator.declared] == ["not_worth_it"] * 3
+    with serving(HostileCoordinator()) as coordinator:
+        ledger = play(coordinator, journal.with_name("another.sqlite"))
+    assert all((entry.training_s or 0) > 0 for entry in ledger.entries if entry.release != "histogram")
 
 
 def test_nothing_is_sent_to_a_round_that_closed_during_the_training(journal: Path) -> None:

@@ -78,22 +78,27 @@ def test_a_bid_is_the_best_response_within_every_limit_and_worth_its_cost(
         assert decision.utility == utility >= min_utility
         assert decision.payment <= reward
     else:
-        assert decision.invited and (best < SPEC.bounds.rho_min or utility < min_utility)
+        assert decision.code is not None and (best < SPEC.bounds.rho_min or utility < min_utility)
 
 
 def test_the_reason_of_a_decline_is_the_right_one() -> None:
-    def reason(remaining_rho: float = 1.0, fixed_cost: float = 0.0, **owner: Any) -> str:
+    def declined(remaining_rho: float = 1.0, fixed_cost: float = 0.0, **owner: Any) -> tuple[str, str]:
         decision = decide(
             offer=offer(), spec=SPEC, owner=Owner(**owner), remaining_rho=remaining_rho, fixed_cost=fixed_cost
         )
-        assert isinstance(decision, NoBid) and decision.invited
-        return decision.reason
+        assert isinstance(decision, NoBid) and decision.code is not None
+        return decision.code.value, decision.reason
 
-    assert reason(remaining_rho=0.0) == "lifetime budget exhausted"
-    assert reason(privacy_value=50.0).startswith("priced out")
-    assert reason(rho_cap=SPEC.bounds.rho_min / 2).startswith("the best budget 0.00025 is below")
-    assert reason(fixed_cost=100.0).startswith("not worth it")
-    assert reason(min_utility=100.0).startswith("not worth it")
+    assert declined(remaining_rho=0.0) == ("owner_limit", "lifetime budget exhausted")
+    assert declined(privacy_value=50.0) == (
+        "priced_out",
+        "priced out: the reward does not pay for this privacy",
+    )
+    code, reason = declined(rho_cap=SPEC.bounds.rho_min / 2)
+    assert code == "owner_limit" and reason.startswith("the best budget 0.00025 is below")
+    for options in ({"fixed_cost": 100.0}, {"min_utility": 100.0}):
+        code, reason = declined(**options)
+        assert code == "not_worth_it" and reason.startswith("not worth it: utility")
 
 
 def test_no_reward_and_no_task_buys_more_than_the_ceiling_of_an_owner_who_sets_none() -> None:
@@ -107,7 +112,7 @@ def test_no_reward_and_no_task_buys_more_than_the_ceiling_of_an_owner_who_sets_n
 @pytest.mark.parametrize("standing", [standing for standing in Standing if standing is not Standing.INVITED])
 def test_a_client_that_is_not_invited_does_not_decline(standing: Standing) -> None:
     decision = decide(offer=offer(standing=standing), spec=SPEC, owner=Owner(), remaining_rho=1.0)
-    assert decision == NoBid(f"not invited: {standing}", invited=False)
+    assert decision == NoBid(f"not invited: {standing}", code=None)
 
 
 def test_without_a_game_a_client_joins_without_a_budget() -> None:

@@ -82,8 +82,8 @@ def test_the_minimum_of_clients_counts_those_without_a_histogram(cases: UseCases
     task = cases.task(rounds={"min_clients": 3}, **ALL)
     clients = [silent(task).now for _ in range(3)]
     few, enough = (selection_of(task.now.spec, clients[:count], NO_RULES) for count in (2, 3))
-    assert (few.status, few.selected.any()) == (SelectionStatus.TOO_FEW_CLIENTS, False)
-    assert (enough.status, enough.selected.all()) == (SelectionStatus.SELECTED, True)
+    assert few.status is SelectionStatus.TOO_FEW_CLIENTS and not few.selected.any()
+    assert enough.status is SelectionStatus.SELECTED and enough.selected.all()
 
 
 def test_a_late_joiner_and_a_leaver_need_no_histogram(cases: UseCases) -> None:
