@@ -63,6 +63,7 @@ def run_command(
     cost_per_second: options.CostPerSecond = 0.0,
     cost_per_mebibyte: options.CostPerMebibyte = 0.0,
     accept_unproven: options.AcceptUnproven = False,
+    no_slots: options.NoSlots = False,
     insecure: options.Insecure = False,
     patience: options.Patience = 600.0,
     first_contact: options.FirstContact = 10.0,
@@ -103,7 +104,7 @@ def run_command(
             ordinal=ordinal,
             moved=moved,
         )
-        end = run_until_finished(enrolment, patience_s=patience, first_contact_s=first_contact)
+        end = run_until_finished(enrolment, patience_s=patience, first_contact_s=first_contact, slots=not no_slots)
         progress.say(f"the task is {end.task_state}: {end.reason}")
         ledger = read_ledger(opened)
         progress.say(f"earned {from_micro(ledger.earned_micro):.6f}; {ledger.statement}")

@@ -78,6 +78,12 @@ AcceptUnproven = Annotated[
 CostPerRecord = Annotated[float, typer.Option(help="cost of one record in one round")]
 CostPerSecond = Annotated[float, typer.Option(help="cost of one second of training")]
 CostPerMebibyte = Annotated[float, typer.Option(help="cost of one mebibyte, sent or received")]
+NoSlots = Annotated[
+    bool,
+    typer.Option(
+        "--no-slots", help="send an update as soon as it is ready: the coordinator learns how long the training took"
+    ),
+]
 Patience = Annotated[float, typer.Option(help="seconds to wait during an outage before the client stops")]
 FirstContact = Annotated[
     float,
