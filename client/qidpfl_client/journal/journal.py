@@ -194,7 +194,12 @@ class Journal:
     def latest_offer(self, task_id: str) -> SeenOffer | None:
         """The latest round that was announced in a task."""
         row = self._file.one("SELECT * FROM offers WHERE task_id = ? ORDER BY round_number DESC LIMIT 1", task_id)
-        return None if row is None else SeenOffer(**{name: row[name] for name in SeenOffer.__dataclass_fields__})
+        return None if row is None else _seen_offer(row)
+
+    def offer(self, task_id: str, round_number: int) -> SeenOffer | None:
+        """The terms of a round as they were announced to this journal."""
+        row = self._file.one("SELECT * FROM offers WHERE task_id = ? AND round_number = ?", task_id, round_number)
+        return None if row is None else _seen_offer(row)
 
     def remember_offer(self, task_id: str, offer: SeenOffer) -> None:
         """Write the terms of a round before the client answers it.
@@ -299,6 +304,10 @@ class Journal:
             )
             if cursor.rowcount != 1:
                 raise JournalError(f"{self.path} has no entry {release} of task {task_id}")
+
+
+def _seen_offer(row: sqlite3.Row) -> SeenOffer:
+    return SeenOffer(**{name: row[name] for name in SeenOffer.__dataclass_fields__})
 
 
 def _put(database: sqlite3.Connection, statement: str, row: dict[str, SqlValue]) -> None:

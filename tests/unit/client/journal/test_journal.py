@@ -51,6 +51,7 @@ def test_all_data_are_there_after_closing(path: Path) -> None:
         assert [item.training_s for item in journal.entries()] == [2.5, None]
         assert journal.memberships() == [MEMBERSHIP]
         assert journal.latest_offer("t") == seen and journal.latest_offer("u") is None
+        assert journal.offer("t", 1) == seen and journal.offer("t", 2) is None and journal.offer("u", 1) is None
         assert [(item.release, item.state, item.digest) for item in journal.entries()] == [
             ("round/1", SpendState.SPENT, "abc"),
             ("round/2", SpendState.RESERVED, None),
