@@ -19,7 +19,7 @@ from ..journal.journal import Entry, SeenOffer, round_entry
 from .bidding import DeclineCode, NoBid, decide
 from .session import ClientContext, TaskSession
 from .slots import MonotonicClock, next_slot, slot_s
-from .verification import check_offer
+from .verification import check_offer, check_payment
 
 
 class RetryLater(Exception):
@@ -325,6 +325,8 @@ class TaskParticipant:
         part = result.own
         payment = 0 if part is None else part.payment_micro
         accepted = part is not None and part.accepted
+        announced = self._journal.offer(self._api.task_id, round_number)
+        check_payment(round_number=round_number, payment_micro=payment, announced=announced, spec=self._spec)
         self._journal.pay(self._api.task_id, release_of(round_number), payment, accepted=accepted)
         spent = self._context.account(self._spec).spent_rho
         self._report(f"round {round_number}: paid {from_micro(payment):.6f}; spent rho {spent:.4g} so far")

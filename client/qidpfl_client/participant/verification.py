@@ -4,6 +4,7 @@ The client pins the spec of the task by its digest at enrolment. Every announcem
 earlier announcements of the same round.
 """
 
+from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.protocol.mechanism_specs import BoltOn
 from qidpfl_shared.protocol.messages import LedgerEntry, RoundOffer, SpendState
 from qidpfl_shared.protocol.releases import round_of
@@ -52,6 +53,14 @@ def check_offer(*, offer: RoundOffer, spec: TaskSpec, latest: SeenOffer | None) 
         raise UntrustedCoordinator(f"round {offer.round_number} is beyond the task's {spec.game.horizon} rounds")
     if latest is not None:
         _check_order(SeenOffer.of(offer), latest)
+
+
+def check_payment(*, round_number: int, payment_micro: int, announced: SeenOffer | None, spec: TaskSpec) -> None:
+    """Refuse a payment above the reward of the round, or above that of any round if this one was not announced."""
+    reward = spec.bounds.reward_max_micro if announced is None else announced.reward_micro
+    if payment_micro > reward:
+        paid, most = f"{from_micro(payment_micro):.6f}", f"{from_micro(reward):.6f}"
+        raise UntrustedCoordinator(f"round {round_number} is paid {paid}, more than its reward {most}")
 
 
 def _check_order(offer: SeenOffer, latest: SeenOffer) -> None:

@@ -149,6 +149,13 @@ def test_no_reward_makes_a_client_exceed_the_limits_of_its_owner(journal: Path) 
     assert ledger.spent_rho == pytest.approx(0.4) and ledger.remaining_rho == 0
 
 
+def test_a_payment_above_the_announced_reward_is_not_recorded(journal: Path) -> None:
+    with serving(HostileCoordinator(payment_micro=30_000_001)) as hostile:
+        message, ledger = refusal_of(hostile, journal)
+    assert message == "round 1 is paid 30.000001, more than its reward 30.000000" and ledger.earned_micro == 0
+    assert ledger.entries[1].payment_micro is None
+
+
 ENTRY = {"release": "round/1", "mechanism": "gradient_once", "state": "spent", "rho": 1e-6, "proven_rho": 0.0}
 
 

@@ -52,6 +52,11 @@ class HostileCoordinator:
     # Another task than the usual one, and another place in it.
     task_id: str = TASK
     ordinal: int = 0
+    payment_micro: int = 1000
+    # What requests with this method and this last part of the path get instead: a status and a body.
+    instead: dict[tuple[str, str], tuple[int, Any]] = field(default_factory=dict)
+    # All requests, and when they came.
+    requests: list[tuple[float, str]] = field(default_factory=list)
 
     def model(self, version: int) -> bytes:
         return encode(np.full(self.spec.dimension, version / 100))
@@ -90,6 +95,9 @@ class HostileCoordinator:
     # --- what each request gets: a status and a body ------------------------------------------------------------------
 
     def answer(self, method: str, path: str, query: dict[str, list[str]], body: bytes) -> tuple[int, Any]:
+        self.requests.append((time.monotonic(), f"{method} {path}"))
+        if (lie := self.instead.get((method, path.rpartition("/")[2]))) is not None:
+            return lie
         match method, path.removeprefix(f"/v1/tasks/{self.task_id}").split("/")[1:]:
             case "GET", []:
                 return 200, self._task()
@@ -172,7 +180,7 @@ class HostileCoordinator:
 
     def _result(self, number: int) -> dict[str, Any]:
         own = {"client_id": "me", "ordinal": self.ordinal, "standing": "invited", "rho": 0.1, "declined": False}
-        own |= {"delivered": True, "accepted": True, "payment_micro": 1000}
+        own |= {"delivered": True, "accepted": True, "payment_micro": self.payment_micro}
         return {
             **{"round_number": number, "attempt": 1, "state": "settled", "reward_micro": 1000, "paid_micro": 1000},
             **{"kept_micro": 0, "total": 0.5, "updates": 1, "model_version": number, "own": own},

@@ -6,7 +6,13 @@ import pytest
 
 from qidpfl_client.errors import OwnerLimit, UntrustedCoordinator
 from qidpfl_client.journal.journal import Entry, SeenOffer
-from qidpfl_client.participant.verification import check_acceptable, check_offer, check_spec, refusal_of_claim
+from qidpfl_client.participant.verification import (
+    check_acceptable,
+    check_offer,
+    check_payment,
+    check_spec,
+    refusal_of_claim,
+)
 from qidpfl_shared.protocol.messages import LedgerEntry, RoundOffer, SpendState
 from qidpfl_shared.protocol.presets import preset
 
@@ -65,6 +71,14 @@ def test_an_offer_that_agrees_with_the_task_is_accepted() -> None:
 def test_an_offer_that_contradicts_the_task_or_an_earlier_one_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UntrustedCoordinator, match=said) as caught:
         check_offer(offer=offer(**changes), spec=SPEC, latest=LATEST)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("announced", "reward"), [(LATEST, 1_000_000), (None, 300_000_000)])
+def test_a_payment_above_the_announced_reward_is_refused(announced: SeenOffer | None, reward: int) -> None:
+    check_payment(round_number=3, payment_micro=reward, announced=announced, spec=SPEC)
+    with pytest.raises(UntrustedCoordinator, match=r"round 3 is paid .*, more than its reward") as caught:
+        check_payment(round_number=3, payment_micro=reward + 1, announced=announced, spec=SPEC)
     assert "\n" not in str(caught.value)
 
 
