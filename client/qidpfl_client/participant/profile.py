@@ -1,7 +1,5 @@
 """The profile of a client, with a label histogram that has noise or is declared as exact."""
 
-import math
-
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.core.privacy.histogram import distance_error, private_histogram
 from qidpfl_shared.protocol.messages import Profile
@@ -49,10 +47,8 @@ def check_records(*, spec: TaskSpec, learner: Learner) -> None:
         raise OwnerLimit(f"the data have {len(learner.label_counts)} labels, the task {spec.workload.labels}")
 
 
-def make_profile(
-    *, spec: TaskSpec, owner: Owner, learner: Learner, noise: NoiseSource, account: PrivacyAccount
-) -> Profile:
-    """The profile of these records under the owner's settings. `account` is the one before this release."""
+def make_profile(*, spec: TaskSpec, owner: Owner, learner: Learner, noise: NoiseSource) -> Profile:
+    """The profile of these records under the owner's settings."""
     check_records(spec=spec, learner=learner)
     counts: tuple[int, ...] | None = tuple(int(count) for count in learner.label_counts)
     rho = None
@@ -69,7 +65,8 @@ def make_profile(
         privacy_value=owner.privacy_value,
         histogram_rho=rho,
         rho_cap=lowered(owner.rho_cap, spec.bounds.rho_max),
-        lifetime_rho=_finite(account.remaining_rho),
+        # What is left would tell what was spent in other tasks. The client declines when nothing is left.
+        lifetime_rho=None,
     )
 
 
@@ -90,7 +87,3 @@ def _histogram_rho(spec: TaskSpec, owner: Owner, size: int) -> float:
     """The task's suggestion, or a value with an error of about 0.05 in label distance; at most the owner's ceiling."""
     suggested = spec.privacy.histogram_rho
     return lowered(owner.histogram_rho, spec.workload.labels * (18 / size) ** 2 if suggested is None else suggested)
-
-
-def _finite(rho: float) -> float | None:
-    return None if math.isinf(rho) else rho

@@ -162,9 +162,7 @@ class Enrolment:
         try:
             learner = data.learner(membership.ordinal)
             self._bind(learner)
-            profile = make_profile(
-                spec=spec, owner=context.owner, learner=learner, noise=context.noise, account=account
-            )
+            profile = make_profile(spec=spec, owner=context.owner, learner=learner, noise=context.noise)
             context.journal.save_profile(
                 replace(membership, profile=profile.model_dump_json(), fingerprint=learner.fingerprint),
                 histogram_entry(context.api.task_id, profile),

@@ -26,8 +26,7 @@ LEARNER = SyntheticLearner(labels=tuple(range(5, 15)))
 
 
 def profile(owner: Owner, spec: TaskSpec = SPEC, *, learner: SyntheticLearner = LEARNER) -> Profile:
-    account = PrivacyAccount(lifetime_rho=owner.lifetime_rho or 3.0)
-    return make_profile(spec=spec, owner=owner, learner=learner, noise=NOISE, account=account)
+    return make_profile(spec=spec, owner=owner, learner=learner, noise=NOISE)
 
 
 def test_a_histogram_has_noise_for_its_budget_and_keeps_the_size() -> None:
@@ -35,7 +34,7 @@ def test_a_histogram_has_noise_for_its_budget_and_keeps_the_size() -> None:
     draws = NOISE.standard_normal(10, release="histogram")
     assert made.label_counts == private_histogram(counts=LEARNER.labels, rho=0.1, standard_noise=draws)
     assert made.label_counts != LEARNER.labels and sum(made.label_counts or ()) == made.size == LEARNER.size
-    assert (made.histogram_rho, made.privacy_value, made.rho_cap, made.lifetime_rho) == (0.1, 1.5, 0.2, 2.0)
+    assert (made.histogram_rho, made.privacy_value, made.rho_cap, made.lifetime_rho) == (0.1, 1.5, 0.2, None)
 
 
 @pytest.mark.parametrize(
