@@ -52,7 +52,8 @@ class RawServer:
         self._script, self._reads = script, reads
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self.connections = 0
+        # When connections were opened.
+        self.opened_at: list[float] = []
 
     def serve(self) -> None:
         while True:
@@ -60,7 +61,7 @@ class RawServer:
                 connection, _ = self._listening.accept()
             except OSError:
                 return
-            self.connections += 1
+            self.opened_at.append(time.monotonic())
             threading.Thread(target=self._answer, args=[connection], daemon=True).start()
 
     def close(self) -> None:
