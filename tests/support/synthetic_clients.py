@@ -59,6 +59,10 @@ class SyntheticData:
     def __call__(self, spec: TaskSpec) -> "SyntheticData":
         return self
 
+    @property
+    def device_type(self) -> str:
+        return self.records.device_type
+
     def learner(self, ordinal: int) -> SyntheticLearner:
         return self.records
 

@@ -96,6 +96,10 @@ class _BehavingSource:
     behaviour: Behaviour
     spec: TaskSpec
 
+    @property
+    def device_type(self) -> str:
+        return self.source.device_type
+
     def learner(self, ordinal: int) -> Learner:
         honest = self.source.learner(ordinal)
         match self.behaviour:

@@ -10,7 +10,7 @@ record of all releases: the client then enrols as a new one, and nothing prevent
 
 import math
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qidpfl_shared.core.privacy.account import PrivacyAccount, Release
@@ -23,6 +23,8 @@ from .limits import LifetimeLimits, finite, now, or_infinite
 from .sqlite_file import JournalFile, SqlValue
 
 DEFAULT_PATH = Path("qidpfl-journal.sqlite")
+# The error analysis of docs/privacy.md covers the arithmetic of these devices.
+PROVEN_DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +108,14 @@ class Entry:
         )
 
 
-def round_entry(*, task_id: str, spec: TaskSpec, round_number: int, rho: float, size: int) -> Entry:
-    """The reserved release of a round, charged at what its mechanism guarantees."""
+def round_entry(
+    *, task_id: str, spec: TaskSpec, round_number: int, rho: float, size: int, device_type: str = "cpu"
+) -> Entry:
+    """The reserved release of a round, charged at what its mechanism guarantees on this type of device."""
     release = round_release(privacy=spec.privacy, round_number=round_number, rho=rho, size=size)
+    if device_type not in PROVEN_DEVICES:
+        label = f"{release.mechanism}, computed on {device_type}, heuristic: no privacy guarantee"
+        release = replace(release, mechanism=label, proven_rho=math.inf)
     return Entry.of(task_id, release, SpendState.RESERVED)
 
 

@@ -39,6 +39,10 @@ class Learner(Protocol):
 class DataSource(Protocol):
     """The data of this machine, opened and checked for one task."""
 
+    @property
+    def device_type(self) -> str:
+        """The type of the device that trains, such as `cpu`."""
+
     def learner(self, ordinal: int) -> Learner:
         """The learner of the client with this ordinal: on its shard in a testbed, otherwise on all records."""
 

@@ -54,6 +54,10 @@ class OpenedData:
     device: torch.device
     all_records: bool
 
+    @property
+    def device_type(self) -> str:
+        return self.device.type
+
     def learner(self, ordinal: int) -> "RecordsLearner":
         records = self.workload.training()
         partition = self.spec.workload.partition

@@ -159,6 +159,7 @@ class TaskParticipant:
             round_number=offer.round_number,
             rho=decision.rho,
             size=self._learner.size,
+            device_type=self._learner.device_type,
         )
         try:
             self._journal.reserve(entry, account=account)

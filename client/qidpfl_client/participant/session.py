@@ -22,7 +22,7 @@ from ..owner import Owner, lowered
 from ..sdk.client import ModelCache, TaskApi
 from .data_source import DataSource, Learner, OpenData
 from .profile import check_presentable, check_records, histogram_in_words, make_profile
-from .verification import check_acceptable, check_spec, refusal_of_claim
+from .verification import check_acceptable, check_device, check_spec, refusal_of_claim
 
 Report = Callable[[str], None]
 _SENT = (SpendState.SPENT, SpendState.SPENT_UNPAID)
@@ -128,6 +128,7 @@ class Enrolment:
         if membership.profile is None:
             check_presentable(spec=spec, owner=owner, account=self.context.account(spec))
         data = self.open_data(spec)
+        check_device(device_type=data.device_type, accept_unproven=owner.accept_unproven)
         ordinal = membership.ordinal if membership.ordinal is not None else self.ordinal
         if ordinal is not None or spec.workload.partition is None:
             _check_learner(membership, spec, data.learner(ordinal or 0))

@@ -11,7 +11,7 @@ from qidpfl_shared.protocol.releases import round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import OwnerLimit, UntrustedCoordinator
-from ..journal.journal import Entry, SeenOffer
+from ..journal.journal import PROVEN_DEVICES, Entry, SeenOffer
 
 
 def check_spec(*, spec: TaskSpec, digest: str) -> None:
@@ -30,6 +30,15 @@ def check_acceptable(*, spec: TaskSpec, accept_unproven: bool) -> None:
     if mechanism.heuristic:
         raise OwnerLimit(
             f"{mechanism.name} is heuristic noise, no privacy guarantee (--accept-unproven takes part anyway)"
+        )
+
+
+def check_device(*, device_type: str, accept_unproven: bool) -> None:
+    """Refuse a device on which no release is proven, unless the owner accepts that."""
+    if device_type not in PROVEN_DEVICES and not accept_unproven:
+        raise OwnerLimit(
+            f"releases computed on {device_type} are heuristic: the proofs do not cover its rounding; use --device cpu"
+            " (--accept-unproven takes part anyway)"
         )
 
 

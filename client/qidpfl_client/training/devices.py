@@ -38,13 +38,6 @@ def use_full_precision() -> None:
     onednn.conv.fp32_precision = onednn.rnn.fp32_precision = "ieee"
 
 
-def weakness_of(device: torch.device) -> str | None:
-    """Why the guarantees do not hold for computations on this device; None if the error analysis covers it."""
-    if device.type in ("cpu", "cuda"):
-        return None
-    return f"the rounding of device {device.type} is not covered by the error analysis"
-
-
 def wide_dtype(device: torch.device) -> torch.dtype:
     """The widest floating-point type of a device, used for sums over many records."""
     return torch.float32 if device.type == "mps" else torch.float64

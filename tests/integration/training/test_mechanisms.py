@@ -13,7 +13,7 @@ from qidpfl_client.errors import ClientError
 from qidpfl_client.noise import UnsafeSeededNoise
 from qidpfl_client.training import data_loader
 from qidpfl_client.training.data_loader import epoch_batches
-from qidpfl_client.training.devices import choose_device, use_full_precision, weakness_of
+from qidpfl_client.training.devices import choose_device, use_full_precision
 from qidpfl_client.training.trainer import Trainer
 from qidpfl_shared.core.arguments import Vector
 from qidpfl_shared.core.privacy.mechanisms import batch_sizes
@@ -303,11 +303,6 @@ def test_a_device_that_is_not_there_is_refused_in_one_line(name: str) -> None:
         choose_device(name)
     assert "\n" not in str(caught.value)
     assert "cpu" in str(caught.value) or "counted from 0" in str(caught.value)
-
-
-def test_only_devices_of_the_error_analysis_are_proven() -> None:
-    assert weakness_of(CPU) is None and weakness_of(torch.device("cuda", 1)) is None
-    assert "mps" in (weakness_of(torch.device("mps")) or "")
 
 
 def test_a_trainer_switches_off_reduced_precision() -> None:

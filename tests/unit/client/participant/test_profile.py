@@ -146,6 +146,13 @@ def test_each_round_has_its_own_release_name() -> None:
         assert round_of(name) is None
 
 
+@pytest.mark.parametrize(("device", "proven"), [("cpu", 0.1), ("cuda", 0.1), ("mps", math.inf), ("xpu", math.inf)])
+def test_an_entry_shows_a_device_that_the_proofs_do_not_cover(device: str, proven: float) -> None:
+    made = round_entry(task_id="t", spec=preset("digits"), round_number=1, rho=0.1, size=100, device_type=device)
+    assert made.proven_rho == proven
+    assert ("heuristic" in made.mechanism) == (device in made.mechanism) == math.isinf(proven)
+
+
 def test_an_entry_shows_the_guarantee_of_its_mechanism() -> None:
     def entry(**overrides: Any) -> tuple[str, float]:
         spec = preset("digits", overrides)

@@ -8,6 +8,7 @@ from qidpfl_client.errors import OwnerLimit, UntrustedCoordinator
 from qidpfl_client.journal.journal import Entry, SeenOffer
 from qidpfl_client.participant.verification import (
     check_acceptable,
+    check_device,
     check_offer,
     check_payment,
     check_spec,
@@ -141,3 +142,11 @@ def test_an_invented_release_is_refused(own: Entry | None) -> None:
 @pytest.mark.parametrize("own", [None, known(SpendState.RESERVED), known(SpendState.SPENT)])
 def test_a_release_that_no_client_makes_is_refused(lie: dict[str, Any], own: Entry | None) -> None:
     assert refusal_of_claim(claim(**lie), own) == "which no client releases"
+
+
+def test_a_device_without_proofs_needs_the_consent_of_the_owner() -> None:
+    for device in ("cpu", "cuda"):
+        check_device(device_type=device, accept_unproven=False)
+    check_device(device_type="mps", accept_unproven=True)
+    with pytest.raises(OwnerLimit, match="mps are heuristic"):
+        check_device(device_type="mps", accept_unproven=False)
