@@ -6,6 +6,7 @@ above 1 breaks the claim: the real rho grows with its square.
 
 import copy
 import math
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -98,7 +99,10 @@ class Target:
     def measure(self, attack: Attack) -> Outcome:
         """The outcome of an attack on these two data sets."""
         try:
-            releases = [self._release(trainer, attack) for trainer in self._trainers]
+            with warnings.catch_warnings():
+                # A warning is no release, and it does not stop one.
+                warnings.simplefilter("ignore")
+                releases = [self._release(trainer, attack) for trainer in self._trainers]
         except Exception as crash:
             # A crash is not a refusal: other records would not have caused it, so that it tells data sets apart.
             return Outcome(ratio=math.inf, refusal=f"{type(crash).__name__}: {crash}")

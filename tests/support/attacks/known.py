@@ -59,6 +59,24 @@ def cancelling_positions(*, size: int = 200, feature: float = 1e9, clip_norm: fl
     )
 
 
+def unknown_word(network: str, *, index: int, size: int = 64, weight: float = 1e7) -> Attack:
+    """A word that is not in the table. If the client then computes the other records in another order, they change.
+
+    The scores of the other records are differences of large numbers, so that they depend on the order of summation.
+    """
+    rng = np.random.default_rng(11)
+    table, matrix = rng.standard_normal((4, 16)), weight * rng.standard_normal((5, 64))
+    phrase = np.tile(table[1], 4)
+    matrix -= np.outer(matrix @ phrase, phrase) / (phrase @ phrase)
+    return Attack(
+        network=network,
+        mechanism=GradientOnce(clip_norm=1.0),
+        model=np.concatenate([table.ravel(), matrix.ravel(), np.zeros(5)]).astype(np.float32),
+        pair=pair_of(np.ones((size, 4)), rng.integers(0, 5, size), index=index, other=np.array([1.0, 1.0, 1.0, 9.0])),
+        origin="a word that is not in the table",
+    )
+
+
 def frozen_weights(*, size: int = 200, weight: float = 2.0**21, feature_norm: float = 1000.0) -> Attack:
     """Weights so large that steps vanish in their rounding: nothing pulls the two runs together again."""
     steepest = 4 / (feature_norm**2 + 1)
@@ -121,6 +139,9 @@ def as_noisy_epochs(attack: Attack) -> Attack:
 KNOWN: dict[str, Callable[[], Attack]] = {
     "cancelling look-ups": cancelling_lookups,
     "cancelling positions": cancelling_positions,
+    "unknown word": lambda: unknown_word("table", index=20),
+    "unknown word, negatives refused": lambda: unknown_word("table without negatives", index=20),
+    "unknown first word, negatives refused": lambda: unknown_word("table without negatives", index=0),
     "frozen weights": frozen_weights,
     "frozen weights, long features": lambda: frozen_weights(weight=2.0**35, feature_norm=60_000.0),
     "mixes through zeros": lambda: mixed_records("mixes through zeros"),

@@ -22,6 +22,21 @@ class Phrase(nn.Module):
         return answers
 
 
+class Table(nn.Module):
+    """A longer phrase, for which a number that is not in the table is an error."""
+
+    def __init__(self, *, negative: bool) -> None:
+        super().__init__()
+        self._negative = negative
+        self.table = nn.Embedding(4, 16)
+        self.layer = nn.Linear(4 * 16, LABELS)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        indices = inputs.long() if self._negative else inputs.abs().long()
+        answers: Tensor = self.layer(self.table(indices).flatten(1))
+        return answers
+
+
 class SharedOverPositions(nn.Module):
     """A linear layer whose answers at two positions are added."""
 
@@ -141,6 +156,8 @@ ZOO = {
     "one feature": Case(chain(nn.Linear(1, 2)), (1,)),
     "three features": Case(chain(nn.Linear(3, 2, bias=False)), (3,)),
     "phrase": Case(Phrase, (2,)),
+    "table": Case(lambda: Table(negative=False), (4,)),
+    "table without negatives": Case(lambda: Table(negative=True), (4,)),
     "shared over positions": Case(SharedOverPositions, (2, 30)),
     "rnn": Case(lambda: Recurrent(nn.RNN), (_STEPS, _WIDTH), ruled=False),
     "gru": Case(lambda: Recurrent(nn.GRU), (_STEPS, _WIDTH), ruled=False),

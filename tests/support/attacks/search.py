@@ -100,8 +100,8 @@ class _Search:
         pair, data_origin = random_pair(rng, self._record, self._labels, largest=self._largest)
         model, model_origin = random_model(rng, self._shapes)
         mechanism = self._make(rng, pair.size)
-        if isinstance(mechanism, BoltOn) and rng.random() < 0.8:
-            model = of_length(model, 10 ** rng.uniform(-1, 7))
+        if isinstance(mechanism, BoltOn) and rng.random() < 0.9:
+            model = of_length(model, 10 ** rng.uniform(-2, 4))
         return Attack(
             network=self._network,
             mechanism=mechanism,

@@ -53,11 +53,11 @@ class FloatGram:
 
     def squared_norms(self) -> Tensor:
         pairs = torch.bmm(self._left, self._left.mT) * torch.bmm(self._right, self._right.mT)
-        return pairs.sum((1, 2)).clamp(min=0)
+        return pairs.sum((1, 2)).clamp(min=0).double()
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         left = self._left * factors[:, None, None]
-        return (left.flatten(0, 1).T @ self._right.flatten(0, 1)).reshape(-1)
+        return (left.flatten(0, 1).T @ self._right.flatten(0, 1)).reshape(-1).double()
 
 
 def norms_from_gram_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def mixing_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network may mix records, and the fast rules are used without a comparison."""
     monkeypatch.setattr(objective, "check_records_stay_apart", lambda *_, **__: None)
     monkeypatch.setattr(clipping, "METHODS", (gradients_by_hooks,))
-    monkeypatch.setattr(clipping, "_agree", lambda *_, **__: True)
+    monkeypatch.setattr(clipping, "_is_right", lambda *_, **__: True)
 
 
 def features_not_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
