@@ -28,8 +28,8 @@ EVERY = [
     *(("update_clip", network) for network in SOME),
     *(("bolt_on", network) for network in CONVEX),
 ]
-SHORT = 45
-LONG = 700
+SHORT = 30
+LONG = 500
 
 
 def report(finding: Finding) -> None:
