@@ -29,7 +29,7 @@ EVERY = [
     *(("bolt_on", network) for network in CONVEX),
 ]
 SHORT = 30
-LONG = 500
+LONG = 350
 
 
 def report(finding: Finding) -> None:
