@@ -114,7 +114,7 @@ def methods_for(setting: Setting) -> dict[str, tuple[Pass, tuple[int, ...]]]:
     torch.set_num_threads(1)
     ours = fastest_method(network, parameters, *examples, models=random_models(parameters))
     clippers = {
-        method: Clipper(network=network, parameters=parameters, method=method)
+        method: Clipper(network=network, parameters=parameters, method=method, substitute=examples[0][0])
         for method in (ours.method, gradients_by_vmap)
     }
     chunks = tuple(chunk for chunk in CHUNKS if chunk <= setting.records)

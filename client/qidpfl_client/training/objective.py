@@ -16,11 +16,9 @@ from ..errors import ClientError
 from .data_loader import Batch, Chunk, DataLoader
 from .devices import wide_dtype
 from .flat_parameters import FlatParameters, random_models
-from .per_sample.clipping import Clipper, ClippingMethod, fastest_method
+from .per_sample.clipping import NETWORK_FAILURES, Clipper, ClippingMethod, fastest_method
 
 _EXAMPLES = 5
-# What a network may raise for records that it does not accept.
-_FAILURES = (RuntimeError, ValueError, IndexError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +61,12 @@ class Objective:
 
     def clipped_mean(self, batch: Batch | None = None, *, bound: float) -> Tensor:
         """The mean of the per-record gradients, each clipped to `bound`. Without a batch: over all records."""
-        clipper = Clipper(network=self.network, parameters=self.parameters, method=self.checked.clipping.method)
+        clipper = Clipper(
+            network=self.network,
+            parameters=self.parameters,
+            method=self.checked.clipping.method,
+            substitute=self.checked.example_inputs[0],
+        )
         total = self._zeros()
         for inputs, labels in self._chunks(batch):
             total += clipper.clipped_sum(inputs, labels, bound=bound)
@@ -82,7 +85,7 @@ class Objective:
                 gradients = torch.autograd.grad(loss, self.parameters.tensors, allow_unused=True)
             except torch.OutOfMemoryError:
                 raise
-            except _FAILURES:
+            except NETWORK_FAILURES:
                 continue
             total += self.parameters.flatten(gradients)
         return total / len(batch)
@@ -110,9 +113,9 @@ def check_network(
 ) -> CheckedNetwork:
     """The network, once it is known to fit the records and to treat each of them by itself.
 
-    The check uses random models and random inputs, so that it depends neither on the task's model nor on the value of a
-    record. A network that accepts no random inputs is checked with the first records. `clipping` is the result of an
-    earlier check of the same network, which then is not repeated. Raises `ClientError` or `WorkloadError`.
+    The check uses random models and made-up inputs. It depends neither on the task's model nor on a record's value.
+    `clipping` is the result of an earlier check of the same network, which then is not repeated. Raises
+    `ClientError` or `WorkloadError`.
     """
     if not len(records):
         raise ClientError("there are no records to train on")
@@ -141,16 +144,18 @@ def make_objective(*, checked: CheckedNetwork, records: Records, chunk: int | No
 
 
 def _accepted_inputs(network: nn.Module, records: Records, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Example inputs that the network accepts, and its answers."""
-    first = torch.from_numpy(records.inputs(slice(0, _EXAMPLES)))
-    random = torch.randn(_EXAMPLES, *first.shape[1:], generator=torch.Generator().manual_seed(0))
+    """Made-up inputs that the network accepts, and its answers. A network of words accepts small whole numbers only."""
+    shape = (_EXAMPLES, *records.features.shape[1:])
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(shape, generator=generator)
+    digits, bits = (torch.randint(end, shape, generator=generator).to(normal) for end in (10, 2))
     with torch.no_grad():
-        for inputs in (random.to(device), first.to(device)):
+        for inputs in (normal, normal.abs(), digits, bits, torch.zeros(shape)):
             try:
-                return inputs, network(inputs)
-            except _FAILURES as error:
+                return inputs.to(device), network(inputs.to(device))
+            except NETWORK_FAILURES as error:
                 failure = error
     first_line = str(failure).partition("\n")[0]
     raise ClientError(
-        f"the network does not accept records of shape {tuple(first.shape[1:])}: {first_line}"
+        f"the network does not accept records of shape {shape[1:]}, not even zeros: {first_line}"
     ) from failure

@@ -71,6 +71,7 @@ def bounded(features: Features, *, norm: float) -> Features:
     flat = features.reshape(len(features), -1).astype(np.float64)
     lengths = np.linalg.norm(flat, axis=1, keepdims=True)
     # Slightly below the bound, so that rounding to float32 cannot exceed it.
-    factors = np.minimum(1.0, norm * (1 - 1e-6) / np.maximum(lengths, np.finfo(np.float64).tiny))
+    with np.errstate(over="ignore"):
+        factors = np.minimum(1.0, norm * (1 - 1e-6) / np.maximum(lengths, np.finfo(np.float64).tiny))
     scaled: Features = (flat * factors).astype(np.float32).reshape(features.shape)
     return scaled

@@ -72,7 +72,7 @@ def naive(case: Setting, *, bound: float) -> npt.NDArray[np.float64]:
 
 
 def clipper(case: Setting, method: GradientMethod) -> Clipper:
-    return Clipper(network=case.network, parameters=case.parameters, method=method)
+    return Clipper(network=case.network, parameters=case.parameters, method=method, substitute=case.inputs[0])
 
 
 def chosen_for(case: Setting) -> ClippingMethod:

@@ -6,6 +6,7 @@ model cannot make a record contribute more than the bound. The bound holds for t
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -34,6 +35,8 @@ class GradientMethod(Protocol):
 
 # The fastest method first; the last one is the definition.
 METHODS: tuple[GradientMethod, ...] = (gradients_by_hooks, gradients_by_vmap, gradients_one_by_one)
+# What a network may raise for records that it does not accept.
+NETWORK_FAILURES = (RuntimeError, ValueError, IndexError)
 # Methods may differ by the rounding of float32, in sums of any order.
 _AGREEMENT = 1e-3
 
@@ -48,11 +51,15 @@ class ClippingMethod:
 
 @dataclass(frozen=True, kw_only=True)
 class Clipper:
-    """Computes sums of clipped gradients with one of the methods."""
+    """Computes sums of clipped gradients with one of the methods.
+
+    `substitute` is an input that the network accepts, in place of a record that it does not accept.
+    """
 
     network: nn.Module
     parameters: FlatParameters
     method: GradientMethod
+    substitute: Tensor
 
     def clipped_sum(self, inputs: Tensor, labels: Tensor, *, bound: float) -> Tensor:
         """The sum of the per-record gradients, each clipped to `bound`: a flat vector of the widest type.
@@ -61,23 +68,46 @@ class Clipper:
         """
         # Compute gradients relative to the bound, so that a small bound stays far from the smallest numbers.
         scale = 2.0 ** -math.floor(math.log2(bound))
-        contributions = self._contributions(inputs, labels, scale=scale)
+        try:
+            contributions, refused = self._contributions(inputs, labels, scale=scale), None
+        except torch.OutOfMemoryError:
+            raise
+        except NETWORK_FAILURES:
+            inputs, refused = self._with_substitutes(inputs)
+            contributions = self._contributions(inputs, labels, scale=scale)
         with torch.no_grad():
             squared = squared_norms(contributions, records=len(inputs))
+            if refused is not None:
+                squared = squared.masked_fill(refused, torch.inf)
             factors = clip_factors(squared, bound=bound * scale).to(torch.float32)
             sums = [None if part is None else part.weighted_sum(factors) for part in contributions]
             return self.parameters.flatten(sums).div_(scale)
 
     def _contributions(self, inputs: Tensor, labels: Tensor, *, scale: float) -> Contributions:
+        found = self.method(self.network, inputs, labels, scale=scale)
+        # Without a result, the network computes so many records in another way than those of the check.
+        return gradients_one_by_one(self.network, inputs, labels, scale=scale) if found is None else found
+
+    def _with_substitutes(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs, with the substitute for each record for which the network fails, and which ones these are.
+
+        The other records stay in their places and keep their method. Another method would round their gradients in
+        another way, and a hostile model could make such a difference large.
+        """
+        refused = torch.tensor([not self._accepts(entered[None]) for entered in inputs], device=inputs.device)
+        substituted = inputs.clone()
+        substituted[refused] = self.substitute
+        return substituted, refused
+
+    def _accepts(self, entered: Tensor) -> bool:
         try:
-            found = self.method(self.network, inputs, labels, scale=scale)
+            with torch.no_grad():
+                self.network(entered)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, IndexError, ValueError):
-            # The network fails for one of the records.
-            found = None
-        # Without a result, the network computed these records in another way than those of the check.
-        return gradients_one_by_one(self.network, inputs, labels, scale=scale) if found is None else found
+        except NETWORK_FAILURES:
+            return False
+        return True
 
 
 def fastest_method(
@@ -132,7 +162,10 @@ def _is_right(
     if method is gradients_one_by_one:
         return True
     try:
-        found = method(network, inputs, labels)
+        with warnings.catch_warnings():
+            # Torch warns about networks that it transforms slowly.
+            warnings.simplefilter("ignore")
+            found = method(network, inputs, labels)
     except (RuntimeError, NotImplementedError, AttributeError):
         # Torch cannot transform this network, for example because it branches on the data.
         return False
