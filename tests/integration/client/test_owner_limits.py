@@ -111,7 +111,7 @@ def test_no_task_and_no_reward_buys_more_than_the_defaults(owner: DataOwner) -> 
     assert len(hostile.received) == 4 and len(hostile.declared) == HORIZON
     assert owner.ledger["remaining_rho"] == 0
     profile = json.loads(hostile.profiles[0])
-    assert profile["rho_cap"] == RHO_CAP and profile["lifetime_rho"] <= LIFETIME_RHO
+    assert profile["rho_cap"] == RHO_CAP and profile["lifetime_rho"] is None
 
 
 def test_the_limit_of_a_journal_is_raised_only_by_its_owner(owner: DataOwner) -> None:
