@@ -27,7 +27,8 @@ _MEBIBYTE = 1 << 20
 class Prices:
     """The prices of data, computation and communication (φ2–φ4 in the paper), in money.
 
-    The client measures the amounts: records, seconds of training, mebibytes sent and received.
+    The amounts are records, mebibytes sent and received, and the seconds of a release slot: not the measured seconds,
+    which depend on the records.
     """
 
     per_record: float = 0.0

@@ -238,11 +238,6 @@ class Journal:
         row = self._file.one("SELECT payload FROM entries WHERE task_id = ? AND release = ?", task_id, release)
         return None if row is None else row["payload"]
 
-    def last_training_s(self, task_id: str) -> float | None:
-        """How long the latest training in a task took, if the journal knows it."""
-        trained = [entry.training_s for entry in self.entries(task_id) if entry.training_s is not None]
-        return trained[-1] if trained else None
-
     def reserve(self, entry: Entry, *, account: PrivacyAccount) -> None:
         """Add an entry, or replace a freed one.
 

@@ -330,7 +330,7 @@ def test_a_journal_of_an_earlier_version_is_read_unchanged_and_migrated_on_write
         earlier = journal.bind("more records", 120)
         assert earlier == RecordsVersion(fingerprint="some records")
         journal.spend("t", "round/2", digest="def", payload=b"more", training_s=1.5)
-        assert journal.last_training_s("t") == 1.5
+        assert [item.training_s for item in journal.entries("t")] == [None, 1.5]
 
 
 def test_an_earlier_version_without_a_limit_keeps_none(path: Path) -> None:
@@ -350,15 +350,6 @@ def test_an_earlier_version_without_a_task_takes_the_default(path: Path) -> None
     downgrade(path, 2)
     with Journal(path) as journal:
         assert journal.limits.history() == [] and journal.limits.of_run(None) == LIFETIME_RHO
-
-
-def test_the_latest_training_of_a_task_is_known(path: Path) -> None:
-    with Journal(path) as journal:
-        assert journal.last_training_s("t") is None
-        reserve(journal, *(entry(f"round/{number}") for number in (1, 2, 3)), entry("round/1", task_id="u"))
-        for number, training_s in ((1, 4.0), (2, 3.0)):
-            journal.spend("t", f"round/{number}", digest=str(number), payload=b"bytes", training_s=training_s)
-        assert (journal.last_training_s("t"), journal.last_training_s("u")) == (3.0, None)
 
 
 def test_an_impossible_path_is_a_one_line_error(tmp_path: Path) -> None:
