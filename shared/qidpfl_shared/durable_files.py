@@ -17,6 +17,18 @@ def fsync_dir(folder: Path) -> None:
         os.close(descriptor)
 
 
+def create_folder(folder: Path, *, mode: int = 0o777) -> None:
+    """Create a folder and its missing parents. Each new name is fsynced in its parent, so that a power cut keeps it.
+
+    `mode` is that of the folder itself. An existing folder stays as it is.
+    """
+    if folder.is_dir():
+        return
+    create_folder(folder.parent)
+    folder.mkdir(mode=mode, exist_ok=True)
+    fsync_dir(folder.parent)
+
+
 def write_synced(path: Path, data: bytes, *, exclusive: bool = False, mode: int = 0o666) -> None:
     """Write a file and fsync its bytes; its name is durable only after `fsync_dir`.
 

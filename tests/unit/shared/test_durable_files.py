@@ -1,12 +1,13 @@
 """Durable files: complete under their names, or not there."""
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from qidpfl_shared import durable_files
-from qidpfl_shared.durable_files import write_durably, write_synced
+from qidpfl_shared.durable_files import create_folder, write_durably, write_synced
 
 
 @pytest.mark.parametrize("data", ["text é", b"\x00bytes"])
@@ -57,3 +58,19 @@ def test_an_exclusive_file_is_never_replaced_and_has_its_mode(tmp_path: Path) ->
     with pytest.raises(FileExistsError):
         write_synced(path, b"second", exclusive=True, mode=0o600)
     assert path.read_bytes() == b"first" and path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_new_folder_is_fsynced_in_each_new_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    create_folder(tmp_path / "a" / "b" / "c", mode=0o700)
+    assert synced == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")]
+    assert stat.S_IMODE((tmp_path / "a" / "b" / "c").stat().st_mode) == 0o700
+    create_folder(tmp_path / "a" / "b" / "c")
+    assert len(synced) == 3
+
+
+def test_a_folder_in_place_of_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        create_folder(tmp_path / "file" / "folder")
