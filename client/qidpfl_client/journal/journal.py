@@ -254,12 +254,20 @@ class Journal:
     def spend(
         self, task_id: str, release: str, *, digest: str, payload: bytes, training_s: float | None = None
     ) -> None:
-        """Mark a release as spent, just before its bytes leave. From now on only these bytes may be sent."""
+        """Mark a reserved release as spent, just before its bytes leave. From now on only these bytes may be sent.
+
+        A repeat with the same bytes changes nothing. Raises `JournalError` for other bytes, and for a release that is
+        not reserved: the caller must send nothing then.
+        """
+        known = self.entry(task_id, release)
+        if known is not None and known.state is SpendState.SPENT and known.digest == digest:
+            return
         self._update(
             "state = ?, digest = ?, payload = ?, training_s = ?",
             [SpendState.SPENT.value, digest, payload, training_s],
             task_id=task_id,
             release=release,
+            only_reserved=True,
         )
 
     def mark_sent(self, task_id: str, release: str, *, digest: str) -> None:
@@ -269,6 +277,7 @@ class Journal:
             [SpendState.SPENT.value, digest],
             task_id=task_id,
             release=release,
+            only_reserved=True,
         )
 
     def acknowledge(self, task_id: str, release: str) -> None:
@@ -277,7 +286,7 @@ class Journal:
 
     def free(self, task_id: str, release: str) -> None:
         """Cancel a reservation: nothing was sent, and nothing will be."""
-        self._update("state = ?", [SpendState.FREED.value], task_id=task_id, release=release)
+        self._update("state = ?", [SpendState.FREED.value], task_id=task_id, release=release, only_reserved=True)
 
     def mark_unpaid(self, task_id: str, release: str) -> None:
         """Mark sent bytes that were refused or came too late: spent, but unpaid."""
@@ -298,14 +307,32 @@ class Journal:
         )
 
     def _update(
-        self, assignments: str, values: list[SqlValue], *, task_id: str, release: str, synced: bool = True
+        self,
+        assignments: str,
+        values: list[SqlValue],
+        *,
+        task_id: str,
+        release: str,
+        synced: bool = True,
+        only_reserved: bool = False,
     ) -> None:
+        """Change an entry. With `only_reserved` the state is compared in the same statement that changes it.
+
+        The caller may have read the state long before: it trains in between.
+        """
         with self._file.transaction(synced=synced) as database:
             cursor = database.execute(
-                f"UPDATE entries SET {assignments} WHERE task_id = ? AND release = ?", [*values, task_id, release]
+                f"UPDATE entries SET {assignments} WHERE task_id = ? AND release = ? AND (? OR state = ?)",
+                [*values, task_id, release, not only_reserved, SpendState.RESERVED.value],
             )
             if cursor.rowcount != 1:
-                raise JournalError(f"{self.path} has no entry {release} of task {task_id}")
+                raise self._cannot_change(task_id, release)
+
+    def _cannot_change(self, task_id: str, release: str) -> JournalError:
+        known = self.entry(task_id, release)
+        if known is None:
+            return JournalError(f"{self.path} has no entry {release} of task {task_id}")
+        return JournalError(f"{release} of task {task_id} is not reserved in {self.path}, but {known.state}")
 
 
 def _seen_offer(row: sqlite3.Row) -> SeenOffer:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from qidpfl_shared.durable_files import create_folder
+
 from ..errors import JournalError
 
 VERSION = 3
@@ -73,11 +75,15 @@ INSERT INTO limits (recorded_at, lifetime_rho)
 class JournalFile:
     """A SQLite file with the tables of a journal, created if it is missing; `is_new` tells which.
 
+    A file without a committed schema is new: a kill while the file is created leaves such a file behind.
+
     Every failure is a `JournalError` with one line of text.
     """
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         self.path = path
+        # All names of one journal lead to this file, and the lock is beside it.
+        self._resolved = Path(os.path.realpath(path))
         self.is_new = False
         self._lock: IO[bytes] | None = None
         self._database: sqlite3.Connection | None = None
@@ -121,7 +127,7 @@ class JournalFile:
         if self._lock is not None:
             if discard:
                 for suffix in ("", "-wal", "-shm", ".lock"):
-                    _beside(self.path, suffix).unlink(missing_ok=True)
+                    _beside(self._resolved, suffix).unlink(missing_ok=True)
             self._lock.close()
         self._database = self._lock = None
 
@@ -132,16 +138,22 @@ class JournalFile:
         return self._database
 
     def _open(self, read_only: bool) -> None:
+        where = self._resolved.as_uri()
         if read_only:
-            where = f"{self.path.resolve().as_uri()}?mode=ro"
+            where += "?mode=ro"
         else:
-            self._lock = _locked(self.path)
-            self.is_new = self.path.stat().st_size == 0
-            where = self.path.resolve().as_uri()
+            self._lock = _locked(self._resolved, shown=self.path)
+            self._require_one_name()
+            self.is_new = self._resolved.stat().st_size == 0
         # The members of a fleet move between threads, but only one thread at a time uses a journal.
         database = sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False)
         self._database = database
         database.row_factory = sqlite3.Row
+        self.is_new = not read_only and _has_no_schema(database)
+        # Checked before the first write: a file of another program stays as it is.
+        # A read-only open never migrates the file; columns that an earlier version lacks are unknown.
+        if not self.is_new and _version(database) not in {VERSION, *_UPGRADES}:
+            raise JournalError(f"{self.path} is not a journal that this version of the client can read")
         if not read_only:
             database.execute("PRAGMA journal_mode = WAL")
             if self.is_new:
@@ -149,9 +161,11 @@ class JournalFile:
             while (version := _version(database)) in _UPGRADES:
                 change = f"{_UPGRADES[version]} PRAGMA user_version = {version + 1};"
                 database.executescript(f"BEGIN IMMEDIATE; {change} COMMIT;")
-        # A read-only open never migrates the file; columns that an earlier version lacks are unknown.
-        if _version(database) not in ({VERSION, *_UPGRADES} if read_only else {VERSION}):
-            raise JournalError(f"{self.path} is not a journal that this version of the client can read")
+
+    def _require_one_name(self) -> None:
+        """Refuse a file with hard links: SQLite keeps the latest releases in a file beside the name that was used."""
+        if self._resolved.stat().st_nlink > 1:
+            raise JournalError(f"{self.path} has a second name (a hard link): remove the other name, or copy the file")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -167,9 +181,14 @@ def _version(database: sqlite3.Connection) -> int:
     return version
 
 
-def _locked(path: Path) -> IO[bytes]:
+def _has_no_schema(database: sqlite3.Connection) -> bool:
+    tables: int = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    return tables == 0 and _version(database) == 0
+
+
+def _locked(path: Path, *, shown: Path) -> IO[bytes]:
     """Lock the journal for this process. Creates the folder and file if missing, readable by their owner only."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    create_folder(path.parent, mode=0o700)
     name = _beside(path, ".lock")
     while True:
         lock = name.open("ab")
@@ -181,7 +200,7 @@ def _locked(path: Path) -> IO[bytes]:
                 return lock
         except BlockingIOError:
             lock.close()
-            raise JournalError(f"{path} is in use by another process") from None
+            raise JournalError(f"{shown} is in use by another process") from None
         except BaseException:
             lock.close()
             raise

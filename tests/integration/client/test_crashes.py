@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -131,11 +132,38 @@ def killed_in(scene: Scene, moment: Moment) -> None:
 
 def test_a_client_that_draws_its_noise_again_is_caught(stage: Stage) -> None:
     scene = stage()
-    scene.client.sabotage = client_faults.noise_again_instead_of_sending_again
+    scene.client.sabotage = client_faults.noise_again_and_overwrite_the_journal
     killed_in(scene, Moment.MID_BODY)
     scene.proxy.interfere = lambda _: None
     assert scene.client.start().ended_with() == 0
     assert any("round/1: 2 different updates left" in said for said in scene.violations())
+
+
+def test_the_journal_refuses_a_second_update_of_a_round_before_it_leaves(stage: Stage) -> None:
+    scene = stage()
+    scene.client.sabotage = client_faults.noise_again_instead_of_sending_again
+    killed_in(scene, Moment.MID_BODY)
+    scene.proxy.interfere = lambda _: None
+    assert scene.client.start().ended_with() == 1
+    assert "round/1 of task" in scene.client.said and "is not reserved" in scene.client.said
+    assert scene.played_on() == []
+
+
+def test_a_second_client_on_a_symlink_to_the_journal_releases_nothing(stage: Stage) -> None:
+    scene = stage()
+    scene.others_may_deliver.clear()
+    scene.client.start()
+    while not scene.proxy.digests:
+        assert scene.client.child is not None and scene.client.child.is_alive()
+        time.sleep(0.01)
+    link = scene.client.journal.with_name("link.sqlite")
+    link.symlink_to(scene.client.journal)
+    second = ForkedClient(scene.proxy.url, scene.client.code, link).start()
+    assert second.ended_with() == 1
+    assert f"{link} is in use by another process" in second.said
+    scene.others_may_deliver.set()
+    assert scene.client.ended_with() == 0, scene.client.said
+    assert scene.violations() == []
 
 
 def test_a_client_that_writes_its_journal_after_sending_is_caught(stage: Stage) -> None:

@@ -7,7 +7,7 @@ from qidpfl_shared.protocol.messages import RoundOffer, SpendState
 
 
 def noise_again_instead_of_sending_again() -> None:
-    """Make a new update although one may have been sent already."""
+    """Make a new update although one may have been sent already. The journal must refuse it."""
     answer = TaskParticipant._answer
 
     def anew(self: TaskParticipant, offer: RoundOffer) -> None:
@@ -18,6 +18,19 @@ def noise_again_instead_of_sending_again() -> None:
             answer(self, offer)
 
     TaskParticipant._answer = anew  # type: ignore[method-assign]
+
+
+def noise_again_and_overwrite_the_journal() -> None:
+    """Make a new update, and write it over the one that may have been sent."""
+    noise_again_instead_of_sending_again()
+
+    def overwrite(
+        self: Journal, task_id: str, release: str, *, digest: str, payload: bytes, training_s: float | None = None
+    ) -> None:
+        changes = "state = 'spent', digest = ?, payload = ?"
+        self._update(changes, [digest, payload], task_id=task_id, release=release)
+
+    Journal.spend = overwrite  # type: ignore[method-assign]
 
 
 def write_down_after_sending() -> None:
