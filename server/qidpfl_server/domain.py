@@ -74,6 +74,7 @@ class Client:
     task_id: str
     ordinal: int
     state: ClientState
+    token_used: bool = False
     label_counts: tuple[int, ...] | None = None
     size: int | None = None
     privacy_value: float | None = None

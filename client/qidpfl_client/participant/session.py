@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.messages import LedgerEntry, Profile, SpendState
-from qidpfl_shared.protocol.releases import HISTOGRAM
+from qidpfl_shared.protocol.releases import HISTOGRAM, round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
-from ..errors import JournalError, Misconfigured, UntrustedCoordinator
+from ..errors import Conflict, JournalError, Misconfigured, Unauthenticated, UntrustedCoordinator
 from ..journal.journal import Journal, Membership, histogram_entry
 from ..journal.limits import finite
 from ..noise import NoiseSource
@@ -28,6 +28,8 @@ Report = Callable[[str], None]
 _SENT = (SpendState.SPENT, SpendState.SPENT_UNPAID)
 # A sum of budgets may exceed the limit by its rounding.
 _ROUNDING = 1e-9
+# How often a client enrols again: as often as the SDK may have sent the first enrolment.
+_ENROLMENTS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +80,19 @@ class Enrolment:
     moved: bool = False
 
     def join(self) -> TaskSession:
-        """Join the task. The caller may repeat this after any failure."""
+        """Join the task. The caller may repeat this after any failure.
+
+        A delayed duplicate of the enrolment may replace the token before its first use: then the client enrols again.
+        """
+        for _ in range(_ENROLMENTS):
+            try:
+                return self._join()
+            except Unauthenticated:
+                if not self._has_enrolled_again():
+                    raise
+        return self._join()
+
+    def _join(self) -> TaskSession:
         context = self.context
         membership = self._known_membership() or self._read_task()
         spec = TaskSpec.model_validate_json(membership.spec)
@@ -141,7 +155,23 @@ class Enrolment:
             if membership.profile is None:
                 self._require_no_profile()
             return membership
-        answer = api.enrol(code=self.code, key=membership.enrolment_key, ordinal=self.ordinal)
+        return self._enrol(membership, self.ordinal)
+
+    def _has_enrolled_again(self) -> bool:
+        """Get a fresh token with the same key. Without effect once a round was answered: then a profile was stored."""
+        journal, task_id = self.context.journal, self.context.api.task_id
+        known = journal.membership(task_id)
+        if known is None or known.token is None or any(round_of(one.release) for one in journal.entries(task_id)):
+            return False
+        try:
+            self._enrol(known, known.ordinal)
+        except (Conflict, Unauthenticated):
+            # The coordinator has the profile, and the token was revoked.
+            return False
+        return True
+
+    def _enrol(self, membership: Membership, ordinal: int | None) -> Membership:
+        answer = self.context.api.enrol(code=self.code, key=membership.enrolment_key, ordinal=ordinal)
         failpoint("client.enrolled")
         if answer.spec_digest != membership.spec_digest:
             raise UntrustedCoordinator("the task changed between reading it and enrolling")

@@ -15,6 +15,7 @@ from qidpfl_shared.protocol.errors import ErrorCode
 
 from ..errors import RequestRefused
 from ..identifiers import hash_secret, same_secret
+from ..service.enrolment import use_token
 from .context import Context, Ctx
 
 _MAX_CACHED_CALLERS = 100_000
@@ -101,6 +102,9 @@ async def identify(context: Ctx, callers: Callers, credentials: Bearer) -> Calle
 async def _look_up(context: Context, token_hash: str) -> Caller | None:
     client = await context.read(lambda tx: tx.clients.by_token(token_hash))
     if client is not None:
+        # The token may have been replaced since it was read: the transaction that keeps it decides.
+        if not client.token_used and not await context.write(lambda tx: use_token(tx, client, token_hash)):
+            return None
         return Caller(CallerRole.CLIENT, client.client_id, client.task_id)
     task_id = await context.read(lambda tx: tx.tasks.task_of_code(token_hash))
     return None if task_id is None else Caller(CallerRole.CODE, None, task_id)

@@ -16,7 +16,11 @@ from .selection import select_clients, select_late_joiner, selection_is_due
 
 
 def enrol(tx: Transaction, task_id: str, request: EnrolRequest, now: Micros) -> EnrolAnswer:
-    """Enrol a new client. A repeat with the same key, before the profile is stored, only gets a new token."""
+    """Enrol a new client. A repeat with the same key only gets a new token, until the client has used the old one.
+
+    A repeat may be a duplicate that the network has delayed. Its answer reaches no client, so it must not replace a
+    token with which the client works.
+    """
     code_hash, key_hash = hash_secret(request.enrolment_code), hash_secret(request.enrolment_key)
     if tx.tasks.task_of_code(code_hash) != task_id:
         raise RequestRefused(ErrorCode.UNAUTHENTICATED)
@@ -25,9 +29,8 @@ def enrol(tx: Transaction, task_id: str, request: EnrolRequest, now: Micros) -> 
     token = new_secret()
     known = tx.clients.by_key(task_id, key_hash)
     if known is not None:
-        if known.state is not ClientState.ENROLLED:
+        if not tx.clients.replace_unused_token(known.client_id, hash_secret(token)):
             raise RequestRefused(ErrorCode.ALREADY_ENROLLED)
-        tx.clients.set_token(known.client_id, hash_secret(token))
         client = known
     else:
         ordinal = _free_ordinal(tx, task, request.ordinal)
@@ -41,6 +44,16 @@ def enrol(tx: Transaction, task_id: str, request: EnrolRequest, now: Micros) -> 
     tx.touch(task_id)
     failpoint("enrol.before_commit")
     return EnrolAnswer(client_id=client.client_id, token=token, ordinal=client.ordinal, spec_digest=task.spec_digest)
+
+
+def use_token(tx: Transaction, client: Client, token_hash: str) -> bool:
+    """Keep the token of a client valid from now on; False if another one has replaced it.
+
+    Called before the first request with a token is served: afterwards only a revocation makes the token invalid.
+    """
+    if client.token_used or client.state is not ClientState.ENROLLED:
+        return True
+    return tx.clients.mark_token_used(client.client_id, token_hash)
 
 
 def store_profile(

@@ -63,6 +63,7 @@ clients = Table(
     Column("state", String(16), nullable=False),
     Column("key_hash", String(64), nullable=False),
     Column("token_hash", String(64), unique=True),
+    Column("token_used", Boolean, nullable=False, default=False),
     Column("enrolled_at", BigInteger, nullable=False),
     Column("label_counts", Text),
     Column("size", BigInteger),

@@ -38,7 +38,7 @@ class ErrorCode(StrEnum):
     TASK_NOT_ENROLLING = "task_not_enrolling", 409, "The task does not take new clients now"
     TASK_ENDED = "task_ended", 409, "The task has ended"
     TASK_EXISTS = "task_exists", 409, "Another task has this name"
-    ALREADY_ENROLLED = "already_enrolled", 409, "This enrolment key belongs to a client with a profile"
+    ALREADY_ENROLLED = "already_enrolled", 409, "The client of this enrolment key has already used its token"
     CODE_USED = "code_used", 409, "This single-use enrolment code has been used"
     ORDINAL_TAKEN = "ordinal_taken", 409, "Another client has this ordinal"
     MODEL_FROZEN = "model_frozen", 409, "Rounds have been announced with another first model"

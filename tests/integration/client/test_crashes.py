@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 
 from qidpfl_client.journal.journal import Journal
@@ -102,6 +103,20 @@ def test_a_client_killed_at_any_failpoint_continues_where_it_was(name: str, hit:
     scene = stage()
     scene.client.failpoint = f"{name}:{hit}"
     assert scene.client.start().ended_with() == -signal.SIGKILL
+    assert scene.played_on() == []
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_a_late_duplicate_of_the_enrolment_does_not_lock_the_client_out(name: str, stage: Stage) -> None:
+    """The duplicate comes when the client has its token, has journaled its profile, or has sent it."""
+    scene = stage()
+    scene.client.failpoint = f"{name}:1"
+    assert scene.client.start().ended_with() == -signal.SIGKILL
+    with Journal(scene.client.journal, read_only=True) as journal:
+        (membership,) = journal.memberships()
+    duplicate = {"enrolment_code": scene.client.code, "enrolment_key": membership.enrolment_key}
+    answer = httpx.post(f"{scene.coordinator.url}/v1/tasks/{scene.task_id}/clients", json=duplicate, timeout=60)
+    assert answer.status_code == (409 if name == "client.profile_sent" else 201)
     assert scene.played_on() == []
 
 

@@ -54,7 +54,7 @@ _OPERATOR = (*_OWN, ErrorCode.NOT_FOUND)
 async def enrol_client(
     context: Ctx, callers: Callers, task_id: TaskId, request: Annotated[EnrolRequest, Body(examples=[_ENROL])]
 ) -> EnrolAnswer:
-    """Become a client of the task. May be repeated with the same key until the profile is stored."""
+    """Become a client of the task. May be repeated with the same key until the token is used."""
     now = context.now()
     answer = await context.write(lambda tx: enrol(tx, task_id, request, now))
     callers.clear()

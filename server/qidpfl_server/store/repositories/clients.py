@@ -64,6 +64,18 @@ class ClientRows:
     def set_token(self, client_id: str, token_hash: str) -> None:
         self._change(client_id, {"token_hash": token_hash})
 
+    def replace_unused_token(self, client_id: str, token_hash: str) -> bool:
+        """Replace the token of a client that has neither used it nor stored a profile; whether that was so.
+
+        One statement, because another process may mark the token as used at the same time.
+        """
+        unused = (clients.c.token_used.is_(False), clients.c.state == ClientState.ENROLLED)
+        return self._change(client_id, {"token_hash": token_hash}, *unused)
+
+    def mark_token_used(self, client_id: str, token_hash: str) -> bool:
+        """Note that a client has used this token; False if it is not its token any more."""
+        return self._change(client_id, {"token_used": True}, clients.c.token_hash == token_hash)
+
     def set_profile(
         self,
         client_id: str,
@@ -110,8 +122,10 @@ class ClientRows:
         """End the absence of a client that was set aside."""
         self._change(client_id, {"set_aside": False, "coming_back": False, "misses": 0})
 
-    def _change(self, client_id: str, values: Mapping[str, object]) -> None:
-        self._connection.execute(update(clients).where(clients.c.client_id == client_id).values(values))
+    def _change(self, client_id: str, values: Mapping[str, object], *where: Any) -> bool:
+        """Change a client for which all conditions hold; whether they did."""
+        query = update(clients).where(clients.c.client_id == client_id, *where).values(values)
+        return self._connection.execute(query).rowcount == 1
 
     def _one(self, *where: Any) -> Client | None:
         row = self._connection.execute(select(clients).where(*where)).one_or_none()
@@ -125,6 +139,7 @@ def _client(row: Row[Any]) -> Client:
         task_id=row.task_id,
         ordinal=row.ordinal,
         state=ClientState(row.state),
+        token_used=row.token_used,
         label_counts=None if row.label_counts is None else tuple(json.loads(row.label_counts)),
         size=row.size,
         privacy_value=row.privacy_value,

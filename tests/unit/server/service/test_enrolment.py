@@ -1,5 +1,6 @@
 """Enrolment: codes, keys, ordinals, profiles; clients that leave or are revoked."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from qidpfl_server.domain import ClientState
 from qidpfl_server.errors import RequestRefused
 from qidpfl_server.identifiers import hash_secret
-from qidpfl_server.service.enrolment import client_summaries, revoke_client
+from qidpfl_server.service.enrolment import client_summaries, revoke_client, use_token
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
 from support.use_cases import SKEWED, UseCases
@@ -28,6 +29,25 @@ def test_a_known_key_gets_the_same_client_and_a_new_token(cases: UseCases) -> No
     client.send_profile()
     with refused(ErrorCode.ALREADY_ENROLLED):
         client.enrol()
+
+
+def test_a_used_token_is_not_replaced_by_a_late_duplicate(cases: UseCases) -> None:
+    client = cases.task().stranger()
+    old, token = client.enrol().token, client.enrol().token
+    assert not used(cases, client.client_id, old)
+    assert used(cases, client.client_id, token) and used(cases, client.client_id, token)
+    with refused(ErrorCode.ALREADY_ENROLLED):
+        client.enrol()
+    known = cases.read(lambda tx: tx.clients.by_token(hash_secret(token)))
+    assert known is not None and known.token_used
+
+
+def used(cases: UseCases, client_id: str, token: str) -> bool:
+    """Use a token that was valid when it was looked up."""
+    found = cases.read(lambda tx: tx.clients.get(client_id))
+    assert found is not None
+    before = replace(found, token_used=False)
+    return cases.write(lambda tx: use_token(tx, before, hash_secret(token)))
 
 
 def test_a_single_use_code_serves_one_client(cases: UseCases) -> None:
