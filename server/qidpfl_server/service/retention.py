@@ -2,7 +2,7 @@
 
 from qidpfl_shared.protocol.messages import RoundState
 
-from ..clock import Clock, Micros, seconds
+from ..clock import Micros, seconds
 from ..domain import Task
 from ..store.store import Store
 from ..store.transaction import Transaction
@@ -36,11 +36,13 @@ def kept_digests(tx: Transaction, since: Micros | None = None) -> set[str]:
     return kept
 
 
-def sweep(store: Store, clock: Clock, *, grace_s: float = _GRACE_S) -> int:
+def sweep(store: Store, *, grace_s: float = _GRACE_S) -> int:
     """Remove blobs that no row refers to and that are older than the grace period; the number of removed files.
 
     Several processes may sweep one folder at the same time, and may pause in the middle of it.
     """
-    # Taken first: this sweep never removes a blob that is written, or whose row is committed, after this moment.
-    moment = clock.now() - seconds(grace_s)
-    return store.blobs.sweep(store.read(lambda tx: kept_digests(tx, moment), snapshot=True), before=moment)
+
+    def referenced(since: Micros) -> set[str]:
+        return store.read(lambda tx: kept_digests(tx, since), snapshot=True)
+
+    return store.blobs.sweep(referenced, grace=seconds(grace_s))

@@ -151,7 +151,7 @@ class Scheduler:
         """Sweep unused blobs every ten minutes until cancelled."""
         while True:
             try:
-                removed = await anyio.to_thread.run_sync(sweep, self._store, self._clock, limiter=self._threads)
+                removed = await anyio.to_thread.run_sync(sweep, self._store, limiter=self._threads)
                 if removed:
                     _log.info("blobs_swept", removed=removed)
             except Exception as error:

@@ -8,7 +8,7 @@ import errno
 import hashlib
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -174,10 +174,25 @@ class Blobs:
     def remove(self, digest: str) -> None:
         self._path(digest).unlink(missing_ok=True)
 
-    def sweep(self, referenced: set[str], *, before: Micros) -> int:
-        """Remove the unreferenced files that were written before this moment; return their number."""
-        files = [*self._staging.iterdir(), *self._objects.iterdir()]
-        return sum(self._remove_old(path, before) for path in files if path.name not in referenced)
+    def sweep(self, referenced: Callable[[Micros], set[str]], *, grace: Micros) -> int:
+        """Remove the files that are older than the grace period and not referenced; return their number.
+
+        `referenced` gets the start of the grace period and returns the digests that are needed since then. It is called
+        after the files are listed: a file that gets its row meanwhile is referenced, and one that comes later is not in
+        the list. Ages are compared with the clock of the file system, because clocks of processes differ from it.
+        """
+        moment = self._file_time() - grace
+        files = [path for folder in (self._staging, self._objects) for path in folder.iterdir()]
+        old = [path for path in files if _is_older(path, moment)]
+        kept = referenced(moment)
+        return sum(self._remove_old(path, moment) for path in old if path.name not in kept)
+
+    def _file_time(self) -> Micros:
+        """The present time of the file system: that of a file which is written now."""
+        with self.stage() as probe:
+            probe.write(b"x")
+            probe.sync()
+            return _modified_at(probe.path)
 
     def _remove_old(self, path: Path, before: Micros) -> bool:
         """Remove an old file. It is renamed first, because an upload may write new bytes under its name meanwhile."""
@@ -199,4 +214,12 @@ class Blobs:
 
 
 def _is_older(path: Path, moment: Micros) -> bool:
-    return path.stat().st_mtime_ns // 1000 < moment
+    """Whether a file was written at this moment or before; False if it is gone."""
+    try:
+        return _modified_at(path) <= moment
+    except FileNotFoundError:
+        return False
+
+
+def _modified_at(path: Path) -> Micros:
+    return path.stat().st_mtime_ns // 1000

@@ -10,7 +10,6 @@ from typing import TypeVar
 import pytest
 
 from qidpfl_server.audit import audit
-from qidpfl_server.clock import SystemClock
 from qidpfl_server.errors import RequestRefused
 from qidpfl_server.ops.export import read_export
 from qidpfl_server.ops.open_store import opened_store
@@ -18,7 +17,8 @@ from qidpfl_server.service.retention import kept_digests, sweep
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.store import Store
-from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
+from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, play_to_the_end
+from support.faults.failing_steps import sweep_all_the_time
 
 pytestmark = pytest.mark.live
 
@@ -70,10 +70,10 @@ def test_a_live_task_is_swept_after_every_round_and_continues(store_url: str, tm
         removed = []
         for _ in range(HORIZON):
             play_round(clients)
-            removed.append(sweep(store, SystemClock(), grace_s=0))
+            removed.append(sweep(store, grace_s=0))
         # A round's updates, the model it started from and its momentum; version 0 has none.
         assert removed == [0, 0, CLIENTS + 1, CLIENTS + 2, CLIENTS + 2]
-        assert sweep(store, SystemClock(), grace_s=0) == 0
+        assert sweep(store, grace_s=0) == 0
         report = audit(store)
         assert report.violations == []
         (said,) = report.not_checkable
@@ -107,3 +107,18 @@ def test_a_coordinator_sweeps_old_orphans_and_leaves_young_ones(tmp_path: Path) 
             assert names(tmp_path / "blobs" / "objects") == {young}
             assert names(tmp_path / "blobs" / "staging") == {arriving.path.name}
             assert "0 violated" in coordinator.audit()
+
+
+def test_a_coordinator_whose_clock_is_ahead_of_its_file_system_sweeps_no_acknowledged_upload(tmp_path: Path) -> None:
+    """Its uploads look older than the grace period from the moment they are written."""
+    coordinator = Coordinator(tmp_path, sabotage=sweep_all_the_time)
+    coordinator.advance(2 * HOUR_S)
+    with coordinator:
+        rounds = {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
+        task_id, code = coordinator.create_task(game={"horizon": 20}, rounds=rounds)
+        clients = [ScriptedClient(coordinator.url, task_id, code, f"the-key-of-client-{n}") for n in range(CLIENTS)]
+        play_to_the_end(clients)
+        answer = clients[0].poll()
+        assert answer is not None and answer["reason"] == "horizon_reached"
+        assert "0 violated" in coordinator.audit()
+        assert not [event for event in coordinator.log if event["event"] == "sweep_failed"]

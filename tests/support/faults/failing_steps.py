@@ -20,6 +20,11 @@ def settle_never() -> None:
     _settlement._payments = _fail
 
 
+def sweep_all_the_time() -> None:
+    """Sweep unused blobs again and again, so that a sweep meets every moment of an upload."""
+    _scheduler._SWEEP_EVERY_S = 0.0
+
+
 def stop_holding_the_round() -> None:
     """Pause the process, as a debugger would, in the transaction that closes the first round."""
     rest = iter([signal.SIGSTOP])

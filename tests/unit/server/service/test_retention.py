@@ -55,10 +55,10 @@ def test_a_task_is_swept_after_every_round_and_continues(cases: UseCases, tmp_pa
     removed = []
     for number in range(1, HORIZON + 1):
         task.play(clients, number)
-        removed.append(sweep(cases.store, SystemClock(), grace_s=0))
+        removed.append(sweep(cases.store, grace_s=0))
     # The updates of a round, the model it started from and its momentum; version 0 has no momentum.
     assert removed == [0, 0, CLIENTS + 1, CLIENTS + 2, CLIENTS + 2]
-    assert sweep(cases.store, SystemClock(), grace_s=0) == 0
+    assert sweep(cases.store, grace_s=0) == 0
     report = audit(cases.store)
     assert report.violations == []
     (said,) = report.not_checkable
@@ -78,7 +78,7 @@ def test_a_blob_that_was_needed_within_the_last_hour_stays(cases: UseCases, tmp_
         task.play(clients, number)
     make_old(tmp_path / "blobs" / "objects")
     before = names(tmp_path / "blobs" / "objects")
-    assert sweep(cases.store, SystemClock()) == 0
+    assert sweep(cases.store) == 0
     assert names(tmp_path / "blobs" / "objects") == before
 
 
@@ -99,8 +99,24 @@ class SlowStore:
 def test_a_slow_sweep_removes_nothing_that_came_meanwhile(cases: UseCases, tmp_path: Path) -> None:
     orphan = cases.store.blobs.put(b"an orphan")
     make_old(tmp_path / "blobs" / "objects")
-    assert sweep(SlowStore(cases.store, lambda: cases.task() and None), SystemClock(), grace_s=0) == 1  # type: ignore[arg-type]
+    assert sweep(SlowStore(cases.store, lambda: cases.task() and None), grace_s=0) == 1  # type: ignore[arg-type]
     assert not cases.store.blobs.has(orphan)
+    assert cases.violations() == []
+
+
+def test_a_blob_that_gets_its_row_during_a_sweep_survives(cases: UseCases, tmp_path: Path) -> None:
+    """Also an old one: the references are read after the files are listed."""
+    spec, now = task_spec("digits", {}), cases.clock.now()
+    model = save_initial_model(cases.store.blobs, spec)
+    make_old(tmp_path / "blobs" / "objects")
+    store = cases.store
+
+    class LateRow(SlowStore):
+        def read(self, work: Callable[[Transaction], Result], **options: Any) -> Result:
+            store.write(lambda tx: create_task(tx, name="late", preset_name=None, spec=spec, model=model, now=now))
+            return store.read(work, **options)
+
+    assert sweep(LateRow(store, lambda: None)) == 0  # type: ignore[arg-type]
     assert cases.violations() == []
 
 
@@ -110,13 +126,16 @@ def test_a_blob_that_is_written_again_during_a_sweep_survives(tmp_path: Path, mo
     make_old(tmp_path / "objects")
     is_older = blobs._is_older
 
+    looks = iter(("in the list", "before it is renamed"))
+
     def written_meanwhile(path: Path, moment: int) -> bool:
         answer = is_older(path, moment)
-        store.put(b"the same bytes")
+        if next(looks, None) == "before it is renamed":
+            store.put(b"the same bytes")
         return answer
 
     monkeypatch.setattr(blobs, "_is_older", written_meanwhile)
-    assert store.sweep(set(), before=SystemClock().now() - seconds(HOUR_S)) == 0
+    assert store.sweep(lambda _: set(), grace=seconds(HOUR_S)) == 0
     assert store.get(digest) == b"the same bytes"
     assert names(tmp_path / "staging") == set()
 
@@ -124,7 +143,7 @@ def test_a_blob_that_is_written_again_during_a_sweep_survives(tmp_path: Path, mo
 def test_a_model_that_was_swept_before_its_task_was_recorded_is_not_recorded(cases: UseCases) -> None:
     spec, now = task_spec("digits", {}), cases.clock.now()
     model = save_initial_model(cases.store.blobs, spec)
-    assert sweep(cases.store, SystemClock(), grace_s=0) == 1
+    assert sweep(cases.store, grace_s=0) == 1
     with pytest.raises(StoreBusy, match="swept"):
         cases.write(lambda tx: create_task(tx, name="late", preset_name=None, spec=spec, model=model, now=now))
     assert cases.read(lambda tx: tx.tasks.all()) == []
@@ -140,7 +159,7 @@ def test_a_blob_that_two_tasks_share_stays_as_long_as_one_of_them_keeps_it(cases
     assert shared is not None
     for number in range(1, KEPT + 2):
         task.play(clients, number)
-    sweep(cases.store, SystemClock(), grace_s=0)
+    sweep(cases.store, grace_s=0)
     assert cases.store.blobs.has(shared.digest)
     assert cases.violations() == []
 
@@ -154,7 +173,7 @@ def test_old_orphans_are_swept_and_young_ones_stay(cases: UseCases, tmp_path: Pa
         make_old(tmp_path / "blobs" / "objects")
         os.utime(forgotten.path, (0, 0))
         young = folder.put(b"a task may soon refer to these bytes")
-        assert sweep(cases.store, SystemClock()) == 2
+        assert sweep(cases.store) == 2
         assert not folder.has(old) and not forgotten.path.exists()
         assert names(tmp_path / "blobs" / "objects") == {young}
         assert names(tmp_path / "blobs" / "staging") == {arriving.path.name}
