@@ -226,12 +226,12 @@ class Journal:
     def entries(self, task_id: str | None = None) -> list[Entry]:
         """All entries in the order of their reservation, or those of one task."""
         rows = self._file.all("SELECT * FROM entries WHERE ? IN ('', task_id) ORDER BY position", task_id or "")
-        return [_entry(row) for row in rows]
+        return [self._entry(row) for row in rows]
 
     def entry(self, task_id: str, release: str) -> Entry | None:
         """One entry, or None if the journal does not have it."""
         row = self._file.one("SELECT * FROM entries WHERE task_id = ? AND release = ?", task_id, release)
-        return None if row is None else _entry(row)
+        return None if row is None else self._entry(row)
 
     def payload(self, task_id: str, release: str) -> bytes | None:
         """The bytes of a release that is not acknowledged yet."""
@@ -306,6 +306,12 @@ class Journal:
             synced=False,
         )
 
+    def _entry(self, row: sqlite3.Row) -> Entry:
+        try:
+            return _entry(row)
+        except (TypeError, ValueError) as error:
+            raise JournalError(f"{self.path} is damaged: entry {row['position']!r}: {error}") from error
+
     def _update(
         self,
         assignments: str,
@@ -367,4 +373,7 @@ def _entry(row: sqlite3.Row) -> Entry:
     values["proven_rho"] = or_infinite(row["proven_rho"])
     values["state"] = SpendState(row["state"])
     values["acknowledged"] = bool(row["acknowledged"])
+    for name in ("rho", "proven_rho", "payment_micro"):
+        if not isinstance(values[name], int | float | None):
+            raise TypeError(f"{name} is not a number")
     return Entry(**values)

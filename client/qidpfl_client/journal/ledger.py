@@ -9,6 +9,7 @@ from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
 from qidpfl_shared.protocol.messages import SpendState
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
+from ..errors import JournalError
 from ..owner import in_words
 from .journal import Entry, Journal, Membership
 from .limits import Limit, finite, or_infinite
@@ -126,4 +127,9 @@ def _lifetime(limits: list[Limit], memberships: list[Membership]) -> float:
 
 
 def _latest_delta(memberships: list[Membership]) -> float:
-    return TaskSpec.model_validate_json(memberships[-1].spec).privacy.delta if memberships else 1e-5
+    if not memberships:
+        return 1e-5
+    try:
+        return TaskSpec.model_validate_json(memberships[-1].spec).privacy.delta
+    except ValueError as error:
+        raise JournalError(f"the journal is damaged: the spec of task {memberships[-1].task_id} is invalid") from error

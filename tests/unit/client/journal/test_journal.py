@@ -490,3 +490,24 @@ def test_a_full_disk_is_a_one_line_error_and_earlier_data_stay(path: Path) -> No
         assert journal.entries() == [entry()]
     with Journal(path) as journal:
         assert journal.entries() == [entry()]
+
+
+@pytest.mark.parametrize(("column", "value"), [("state", "lost"), ("rho", "much"), ("proven_rho", "much")])
+def test_a_damaged_entry_is_a_one_line_error(path: Path, column: str, value: str) -> None:
+    with Journal(path) as journal:
+        journal.save_membership(MEMBERSHIP)
+        reserve(journal, entry())
+    with sqlite3.connect(path) as database:
+        database.execute(f"UPDATE entries SET {column} = ?", [value])
+    database.close()
+    for read_only in (False, True):
+        with Journal(path, read_only=read_only) as journal, pytest.raises(JournalError) as caught:
+            journal.entries()
+        assert str(caught.value).startswith(f"{path} is damaged: entry 1: ") and "\n" not in str(caught.value)
+
+
+def test_a_damaged_spec_is_a_one_line_error_of_the_ledger(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.save_membership(replace(MEMBERSHIP, spec="{"))
+        with pytest.raises(JournalError, match=r"^the journal is damaged: the spec of task t is invalid$"):
+            read_ledger(journal)
