@@ -1,5 +1,9 @@
 """Models and updates: each blob exists and matches its digest, and each model follows from its updates."""
 
+import math
+
+import numpy as np
+
 from qidpfl_shared.protocol.messages import RoundState
 from qidpfl_shared.protocol.wire import encode
 
@@ -9,6 +13,9 @@ from ...store.blobs import Blobs
 from ...store.transaction import Transaction
 from ..records import RoundRecord
 from ..report import Report
+
+# The order of a sum changes its last digits: an upload is summed in the pieces in which it arrives.
+_TOLERANCE = 1e-9
 
 
 def audit_models(
@@ -27,12 +34,23 @@ def audit_models(
 
 
 def audit_deliveries(blobs: Blobs, record: RoundRecord, report: Report) -> None:
-    """Every acknowledged update has a blob that matches its digest."""
+    """Every acknowledged update has a blob that matches its digest, and the norm that the noise audit has used."""
     for client_id, update in record.updates.items():
         place = f"{record.place}, client {client_id}"
         with report.checking(place):
             data = blobs.get(update.digest)
             report.require(len(data) == update.byte_length, f"{place}: the update has another length")
+            squared_norm = _squared_norm(data)
+            report.require(
+                math.isclose(squared_norm, update.squared_norm, rel_tol=_TOLERANCE),
+                f"{place}: the squared norm of the update is {squared_norm!r}, not {update.squared_norm!r}",
+            )
+
+
+def _squared_norm(data: bytes) -> float:
+    """The squared norm of an update, from its bytes."""
+    values = np.frombuffer(data, dtype="<f4").astype(np.float64)
+    return float(values.dot(values))
 
 
 def audit_recomputation(

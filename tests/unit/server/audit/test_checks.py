@@ -26,6 +26,10 @@ def test_a_sound_store_violates_nothing(sound: Path) -> None:
 
 
 MANIPULATIONS = {
+    "a norm that the bytes do not have": (
+        f"UPDATE updates SET squared_norm = squared_norm * 1.001 WHERE {SECOND}",
+        "the squared norm of the update is",
+    ),
     "money moved between clients": (
         f"UPDATE payments SET amount_micro = amount_micro + iif(client_id = {FIRST_CLIENT}, 1000, -500) WHERE {SECOND}",
         "but its share is",
