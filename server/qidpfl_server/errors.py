@@ -3,8 +3,11 @@
 CoordinatorError
   RequestRefused      the server refuses the request; nothing was changed
   StoreBusy           the database is locked or not reachable; try again
+    DiskFailure       the disk reports an error, which may pass
+      SuspectedDamage the database file looks damaged; only a check of the whole file can tell
   StorageFull         no space left; nothing was acknowledged
   DamagedState        stored data is missing or inconsistent; the text says what and where
+    UnreadableBlob    a blob is missing or does not match its digest, at least as this process sees the folder
 """
 
 from qidpfl_shared.protocol.errors import ErrorCode
@@ -42,6 +45,14 @@ class StoreBusy(CoordinatorError):
     retry_after_s = 2
 
 
+class DiskFailure(StoreBusy):
+    """The disk of the database or of the blobs reports an error."""
+
+
+class SuspectedDamage(DiskFailure):
+    """The database file looks damaged. A disk that returns wrong bytes once looks the same."""
+
+
 class StorageFull(CoordinatorError):
     """There is no disk space left for data that must be durable."""
 
@@ -51,6 +62,10 @@ class StorageFull(CoordinatorError):
 
 class DamagedState(CoordinatorError):
     """Stored data cannot be read or is inconsistent."""
+
+
+class UnreadableBlob(DamagedState):
+    """A blob is missing or does not match its digest. Another process, or a later read, may find it sound."""
 
 
 def is_transient(error: Exception) -> bool:

@@ -1,7 +1,10 @@
 """Logging: one line per event, as JSON in a pipe, as text on a terminal. Never logs tokens, weights or label counts."""
 
 import logging
+import math
 import sys
+import time
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -31,6 +34,24 @@ def configure(log_format: str) -> None:
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(logging.WARNING)
+
+
+class LogThrottle:
+    """Lets one line a second pass for each key, and counts the others: a failing disk must not fill the log."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lines: dict[str, tuple[float, int]] = {}
+
+    def dropped(self, key: str) -> int | None:
+        """How many lines were dropped since the last one that passed; None if this one is dropped too."""
+        now = self._clock()
+        last, count = self._lines.get(key, (-math.inf, 0))
+        if now - last < 1.0:
+            self._lines[key] = (last, count + 1)
+            return None
+        self._lines[key] = (now, 0)
+        return count
 
 
 def _redact(logger: Any, method: str, event: Any) -> Any:

@@ -17,6 +17,33 @@ def prepare_blobs(store: Store) -> None:
             " or name the right one with --blob-dir"
         )
     store.blobs.create()
+    if store.engine.dialect.name == "postgresql":
+        _require_shared_blobs(store)
+
+
+def _require_shared_blobs(store: Store) -> None:
+    """Raise if the blob folder is not the one of the other coordinators on this store.
+
+    A restored folder has no identity. It gets that of the store if it has the newest model of every task.
+    """
+    own, is_new = store.blobs.folder_id()
+    shared = store.write(lambda tx: tx.shared_folder_id(own))
+    if own == shared:
+        return
+    if is_new:
+        if store.read(_has_newest_models):
+            store.blobs.set_folder_id(shared)
+            return
+        store.blobs.forget_folder_id()
+    raise DamagedState(
+        f"{store.blobs.root} is not the blob folder that the other coordinators of this store use: mount the shared"
+        " folder, or name it with --blob-dir"
+    )
+
+
+def _has_newest_models(tx: Transaction) -> bool:
+    newest = [model for task in tx.tasks.all() for model in tx.tasks.models(task.task_id)[-1:]]
+    return bool(newest) and all(tx.blobs.has(model.digest) for model in newest)
 
 
 def require_living_tasks(tx: Transaction, rules: RuleRegistry) -> None:

@@ -16,7 +16,8 @@ from qidpfl_shared.protocol.messages import RoundState, TaskState
 
 from ..clock import SECOND, Clock, Micros
 from ..domain import EndReason, Task
-from ..errors import is_transient
+from ..errors import SuspectedDamage, UnreadableBlob, is_transient
+from ..logs import LogThrottle
 from ..plugins.rules import NO_RULES, RuleRegistry
 from ..store.store import Store
 from ..store.transaction import Transaction
@@ -71,6 +72,7 @@ class Scheduler:
         self._wake = asyncio.Event()
         self._busy: set[str] = set()
         self._retries = RetryPolicy()
+        self._throttle = LogThrottle()
         self._threads = anyio.CapacityLimiter(2)
         # The last logged error of each task that cannot be read, so that it is logged once.
         self._unreadable: dict[str, str] = {}
@@ -170,21 +172,29 @@ class Scheduler:
 
     def _after_failure(self, task_id: str, error: Exception) -> float:
         """Log a failed step, and fail the task after the last try. Returns the seconds until the next try."""
-        if is_transient(error):
-            _log.warning("step_failed", task=task_id, reason=str(error))
+        if self._may_pass(error):
+            if (dropped := self._throttle.dropped(task_id)) is not None:
+                _log.warning("step_failed", task=task_id, reason=str(error), dropped=dropped)
             return _TRANSIENT_PAUSE_S
-        _log.error("step_failed", task=task_id, exc_info=error)
+        if isinstance(error, (UnreadableBlob, SuspectedDamage)):
+            _log.error("step_failed", task=task_id, reason=str(error))
+        else:
+            _log.error("step_failed", task=task_id, exc_info=error)
         try:
             step = self._store.read(lambda tx: _current_step(tx, task_id))
             pause = self._retries.pause_after(task_id, step)
             now = self._clock.now()
             if pause is None and self._store.write(lambda tx: fail_task(tx, task_id, step, error, now)):
-                _log.error("task_failed", task=task_id, reason=EndReason.STEP_FAILED.value)
+                _log.error("task_failed", task=task_id, reason=_end_reason(error).value)
         except Exception as another:
             # The step is tried again, and its next failure comes here again.
             _log.warning("store_unavailable", reason=str(another))
             return _TRANSIENT_PAUSE_S
         return pause or 0.0
+
+    def _may_pass(self, error: Exception) -> bool:
+        """Whether an error is transient. Only a check of the whole file tells damage from a disk that misread once."""
+        return is_transient(error) and not (isinstance(error, SuspectedDamage) and self._store.is_damaged())
 
     def _advance_blocking(self, task: Task) -> None:
         now = self._clock.now()
@@ -231,6 +241,12 @@ def fail_task(tx: Transaction, task_id: str, step: Step, error: Exception, now: 
     if round_ is not None and round_.state is RoundState.OPEN:
         tx.rounds.void(round_)
     place = "the selection" if round_ is None else f"round {round_.round_number}"
-    detail = f"{place} failed {_TRIES} times with {type(error).__name__}"
-    end_task(tx, task, TaskState.FAILED, EndReason.STEP_FAILED, now, detail)
+    damaged = _end_reason(error) is EndReason.STATE_DAMAGED
+    detail = str(error) if damaged else f"{place} failed {_TRIES} times with {type(error).__name__}"
+    end_task(tx, task, TaskState.FAILED, _end_reason(error), now, detail)
     return True
+
+
+def _end_reason(error: Exception) -> EndReason:
+    damaged = isinstance(error, (UnreadableBlob, SuspectedDamage))
+    return EndReason.STATE_DAMAGED if damaged else EndReason.STEP_FAILED

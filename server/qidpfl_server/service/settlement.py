@@ -20,7 +20,7 @@ from qidpfl_shared.protocol.wire import decode
 
 from ..clock import Micros, seconds
 from ..domain import Budget, BudgetState, Client, EndReason, Model, Round, RoundInvitation, Task, Update
-from ..errors import DamagedState
+from ..errors import DamagedState, UnreadableBlob
 from ..plugins.rules import NO_RULES, RuleRegistry
 from ..store.blobs import Blobs
 from ..store.store import Store
@@ -79,6 +79,9 @@ def settle_if_due(
         with watch.evaluating():
             evaluation = _evaluate(store.blobs, ready, model, evaluator)
     except (DamagedState, ModelDiverged) as error:
+        if isinstance(error, UnreadableBlob) and not stop:
+            # The caller tries again: another coordinator, or a later read, may find the blob.
+            raise
         reason = EndReason.STATE_DAMAGED if isinstance(error, DamagedState) else EndReason.MODEL_DIVERGED
         detail = str(error)
         return store.write(lambda tx: _fail(tx, ready, reason, detail, watch.now()))

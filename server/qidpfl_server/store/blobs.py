@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from qidpfl_shared.durable_files import fsync_dir
+from qidpfl_shared.durable_files import create_folder, fsync_dir, write_durably, write_synced
 
 from ..clock import Micros
-from ..errors import DamagedState, StorageFull, StoreBusy
+from ..errors import DamagedState, StorageFull, StoreBusy, UnreadableBlob
 
 _CHUNK_BYTES = 1 << 20
 _MISSING = "the folder of models and updates is missing"
@@ -91,6 +91,7 @@ class Blobs:
         self.root = root
         self._objects = root / "objects"
         self._staging = root / "staging"
+        self._identity = root / "folder.id"
         if create:
             self.create()
 
@@ -100,9 +101,47 @@ class Blobs:
         return self._objects.is_dir()
 
     def create(self) -> None:
-        """Create the folder if it is missing."""
+        """Create the folder if it is missing. Its name is fsynced also if it exists.
+
+        A process may have been killed after it created the folder: a power cut must not lose the blobs in it.
+        """
         for folder in (self._objects, self._staging):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            create_folder(folder, mode=0o700)
+        fsync_dir(self.root)
+        # The operator may have made a folder in one that this process cannot read.
+        with suppress(PermissionError):
+            fsync_dir(self.root.absolute().parent)
+
+    def folder_id(self) -> tuple[str, bool]:
+        """The identity of this folder, and whether this call has created it.
+
+        All processes that share the folder read the same identity.
+        """
+        with suppress(FileNotFoundError):
+            return self._identity.read_text().strip(), False
+        own = uuid.uuid4().hex
+        unfinished = self._staging / own
+        write_synced(unfinished, own.encode(), mode=0o600)
+        try:
+            # Unlike a rename, a link does not replace the file of a process that was faster.
+            os.link(unfinished, self._identity)
+        except FileExistsError:
+            return self._identity.read_text().strip(), False
+        except OSError:
+            # Some network file systems have no links.
+            self.set_folder_id(own)
+        finally:
+            unfinished.unlink()
+        fsync_dir(self.root)
+        return own, True
+
+    def set_folder_id(self, folder_id: str) -> None:
+        """Give this folder the identity that the store knows."""
+        write_durably(self._identity, folder_id)
+
+    def forget_folder_id(self) -> None:
+        """Take back an identity that `folder_id` has just created."""
+        self._identity.unlink(missing_ok=True)
 
     def stage(self) -> StagedBlob:
         """A new blob to write to."""
@@ -137,9 +176,9 @@ class Blobs:
                 # The operator must mount it. This is no reason to fail a task.
                 raise StoreBusy(_MISSING) from None
             # Clients may read this message, so it does not name the folder.
-            raise DamagedState(f"blob {digest} is missing from the blob folder") from None
+            raise UnreadableBlob(f"blob {digest} is missing from the blob folder") from None
         if hashlib.sha256(data).hexdigest() != digest:
-            raise DamagedState(f"blob {digest} in the blob folder does not match its digest")
+            raise UnreadableBlob(f"blob {digest} in the blob folder does not match its digest")
         return data
 
     def has(self, digest: str) -> bool:

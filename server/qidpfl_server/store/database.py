@@ -12,17 +12,29 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
-from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
-from ..errors import CoordinatorError, DamagedState, StorageFull, StoreBusy
+from ..errors import CoordinatorError, DamagedState, DiskFailure, StorageFull, StoreBusy, SuspectedDamage
 
 _BUSY_TIMEOUT_S = 5.0
 _MIGRATIONS = Path(__file__).parent / "migrations"
 # Primary result codes of SQLite, and SQLSTATEs of PostgreSQL (appendix A of its manual).
 _SQLITE_FULL = {sqlite3.SQLITE_FULL}
 _SQLITE_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_SQLITE_DISK = {
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PROTOCOL,
+}
+_SQLITE_SUSPECT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _POSTGRESQL_FULL = {"53100"}
+# System error (I/O), out of memory, too many open files.
+_POSTGRESQL_DISK = {"58000", "58030", "53000", "53200"}
+_POSTGRESQL_SUSPECT = {"XX001", "XX002"}
 # Serialization failure, deadlock, lock or statement timeout, idle timeout, too many connections.
 _POSTGRESQL_BUSY = {"40001", "40P01", "55P03", "57014", "25P03", "53300"}
 # Connection exceptions, and a server that shuts down or starts.
@@ -53,6 +65,13 @@ def _open_sqlite(url: URL) -> Engine:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
             connection.execute(f"PRAGMA {pragma}")
 
+    @event.listens_for(engine, "handle_error")
+    def drop_connections(context: ExceptionContext) -> None:
+        # A connection keeps the pages that it has read: after a failing disk has returned wrong bytes, read them again.
+        error = context.original_exception
+        if isinstance(error, sqlite3.Error) and _primary_code(error) in _SQLITE_DISK | _SQLITE_SUSPECT:
+            context.is_disconnect = True
+
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         # A read that becomes a write can fail at once under contention, so a writer takes the lock at its start.
@@ -67,7 +86,8 @@ def _open_postgresql(url: URL) -> Engine:
         f"-c {name}={value}"
         for name, value in (
             # Without these limits a paused or disconnected process would keep its locks forever.
-            ("idle_in_transaction_session_timeout", "15s"),
+            # Below the limit for a lock: what waits for such a process gets the lock instead of an error.
+            ("idle_in_transaction_session_timeout", "4s"),
             ("lock_timeout", "5s"),
             ("statement_timeout", "60s"),
             ("synchronous_commit", "on"),
@@ -104,20 +124,31 @@ def translated(error: Exception) -> Exception:
 def _coordinator_error(error: DBAPIError) -> CoordinatorError:
     driver_error = error.orig
     if isinstance(driver_error, sqlite3.Error):
-        # The low byte of an extended result code is its primary code. An error of the Python module has no code.
-        code = getattr(driver_error, "sqlite_errorcode", 0) & 0xFF
+        code = _primary_code(driver_error)
         full, busy = code in _SQLITE_FULL, code in _SQLITE_BUSY
+        disk, suspect = code in _SQLITE_DISK, code in _SQLITE_SUSPECT
     else:
         state = getattr(driver_error, "sqlstate", None)
         full = state in _POSTGRESQL_FULL
+        disk, suspect = state in _POSTGRESQL_DISK, state in _POSTGRESQL_SUSPECT
         # Without a SQLSTATE the error comes from the driver: the server was not reached or the connection was lost.
         lost = state is None and isinstance(error, (OperationalError, InterfaceError))
         busy = lost or state in _POSTGRESQL_BUSY or (state is not None and state.startswith(_POSTGRESQL_AWAY))
     if full:
         return StorageFull("the database has no space left")
+    if suspect:
+        return SuspectedDamage("the database file looks damaged")
+    if disk:
+        return DiskFailure("the disk of the database reports an error")
     if busy or error.connection_invalidated:
         return StoreBusy("the database is locked or cannot be reached")
     return DamagedState(f"the database reports an error: {str(driver_error).splitlines()[0]}")
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    """The low byte of an extended result code. An error of the Python module has no code."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
 
 
 def migrate(engine: Engine) -> None:

@@ -30,6 +30,14 @@ metadata = MetaData(
 # One row that counts commits: other processes read it to notice changes.
 pulse = Table("pulse", metadata, Column("id", Integer, primary_key=True), Column("changes", BigInteger, nullable=False))
 
+# One row with the identity of the blob folder that all coordinators of this store share.
+blob_folder = Table(
+    "blob_folder",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("folder_id", String(64), nullable=False),
+)
+
 tasks = Table(
     "tasks",
     metadata,

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 
-from ..errors import CoordinatorError, StoreBusy
+from ..errors import CoordinatorError, StoreBusy, SuspectedDamage
 from .blobs import Blobs
-from .database import translated, translated_errors
+from .database import check_integrity, translated, translated_errors
 from .transaction import Transaction
 
 Result = TypeVar("Result")
@@ -99,6 +99,16 @@ class Store:
         result: Result = await asyncio.wrap_future(self._submit(_Request(work, round_key, item)))
         return result
 
+    def is_damaged(self) -> bool:
+        """Whether a check of the whole database file finds damage; False also if the file cannot be read now."""
+        try:
+            with translated_errors():
+                return bool(check_integrity(self.engine))
+        except SuspectedDamage:
+            return True
+        except StoreBusy:
+            return False
+
     def close(self) -> None:
         """Finish the waiting writes, then stop."""
         self._waiting.put(None)
@@ -153,7 +163,9 @@ class Store:
             self.local_commits -= bool(touched)
             failure = translated(error)
             if not isinstance(failure, CoordinatorError):
-                failure = StoreBusy(f"the commit failed: {error}")
+                # Clients read this text, so it does not name the file of an error of the disk.
+                reason = error.strerror if isinstance(error, OSError) else error
+                failure = StoreBusy(f"the commit failed: {reason}")
             outcomes, touched = [(request, failure) for request in batch], set()
         else:
             for listener in self._listeners:

@@ -42,6 +42,14 @@ class Transaction:
             )
         )
 
+    def shared_folder_id(self, folder_id: str) -> str:
+        """The identity of the blob folder of this store; `folder_id` if the store has none yet."""
+        self.connection.execute(
+            text("INSERT INTO blob_folder (id, folder_id) VALUES (1, :folder_id) ON CONFLICT (id) DO NOTHING"),
+            {"folder_id": folder_id},
+        )
+        return str(self.connection.execute(select(schema.blob_folder.c.folder_id)).scalar_one())
+
     def change_counter(self) -> int:
         """The number of commits that changed a task."""
         return self.connection.execute(select(schema.pulse.c.changes)).scalar() or 0

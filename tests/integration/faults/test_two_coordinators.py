@@ -1,6 +1,7 @@
 """Two coordinators on one PostgreSQL and one blob folder serve one task, also when one of them dies."""
 
 import itertools
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
+from support.commands import server_command
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
 from support.task_checks import violations
 
@@ -117,3 +119,23 @@ def test_one_coordinator_settles_a_round_that_the_other_died_with(
         assert first.died_of() == signal.SIGKILL
         assert [run.result()["task_state"] for run in runs] == ["finished"] * 4
         assert violations(second, task_id, clients) == []
+
+
+def test_a_coordinator_does_not_start_on_another_blob_folder_than_the_first_one(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """Also before there is any task, whose model would be missing."""
+    with Coordinator(tmp_path / "a", store_url=postgres_url, blob_dir=tmp_path / "blobs"):
+        words = ("serve", "--port", "0", "--state-dir", tmp_path / "b", "--store-url", postgres_url)
+        for _ in range(2):
+            refused = server_command(*words, "--blob-dir", tmp_path / "others")
+            assert refused.returncode == 1
+            assert f"{tmp_path / 'others'} is not the blob folder that the other coordinators" in refused.stderr
+            assert "Traceback" not in refused.stderr
+        with Coordinator(tmp_path / "b", store_url=postgres_url, blob_dir=tmp_path / "blobs") as second:
+            second.create_task()
+    restored = tmp_path / "restored"
+    shutil.copytree(tmp_path / "blobs" / "objects", restored / "objects")
+    with Coordinator(tmp_path / "b", store_url=postgres_url, blob_dir=restored) as second:
+        assert (restored / "folder.id").read_text() == (tmp_path / "blobs" / "folder.id").read_text()
+        assert "0 violated" in second.audit()

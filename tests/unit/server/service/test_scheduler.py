@@ -1,6 +1,8 @@
 """The scheduler: when each task is due, what it runs, and how it handles a step that fails."""
 
 import asyncio
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,14 +10,14 @@ import structlog
 
 from qidpfl_server.clock import SECOND
 from qidpfl_server.domain import Task
-from qidpfl_server.errors import StorageFull, StoreBusy
+from qidpfl_server.errors import DiskFailure, StorageFull, StoreBusy, SuspectedDamage
 from qidpfl_server.service import scheduler, settlement
 from qidpfl_server.service.scheduler import RetryPolicy, Scheduler
 from qidpfl_server.service.settlement_timer import Timing
 from qidpfl_server.store.store import Store
 from qidpfl_shared.protocol.messages import TaskState
 from support.fakes import FakeClock
-from support.use_cases import UseCases
+from support.use_cases import ServedTask, UseCases
 
 pytestmark = pytest.mark.slow
 
@@ -119,6 +121,37 @@ def test_an_unexpected_error_is_retried_with_growing_pauses_then_fails_the_task(
     assert cases.violations() == []
 
 
+def hide_an_update(cases: UseCases) -> tuple[ServedTask, Path]:
+    """A task with a complete round, one of whose updates is not in the folder; where it is."""
+    task, clients = cases.training(game={"horizon": 1})
+    for client in clients[1:]:
+        client.play()
+    clients[0].declare()
+    blob = cases.store.blobs.root / "objects" / clients[0].upload().digest
+    return task, blob.rename(blob.parent.parent / "hidden")
+
+
+def test_a_missing_blob_is_looked_for_again_before_the_task_ends(served: Scheduler, cases: UseCases) -> None:
+    task, hidden = hide_an_update(cases)
+    for pause in (1.0, 2.0, 4.0, 8.0, 16.0):
+        assert run_due(served, cases) == [pause]
+    assert task.now.state is TaskState.TRAINING
+    hidden.rename(hidden.parent / "objects" / hashlib.sha256(hidden.read_bytes()).hexdigest())
+    assert run_due(served, cases) == []
+    assert task.now.reason == "horizon_reached"
+    assert cases.violations() == []
+
+
+def test_a_blob_that_stays_missing_ends_the_task_as_damaged(served: Scheduler, cases: UseCases) -> None:
+    task, hidden = hide_an_update(cases)
+    digest = hashlib.sha256(hidden.read_bytes()).hexdigest()
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(6):
+            run_due(served, cases)
+    assert task.now.reason == f"state_damaged: blob {digest} is missing from the blob folder"
+    assert not any("exc_info" in line for line in logged)
+
+
 def test_a_selection_that_fails_every_time_fails_the_task(
     served: Scheduler, cases: UseCases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +166,13 @@ def test_a_selection_that_fails_every_time_fails_the_task(
     assert cases.violations() == []
 
 
-@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), StoreBusy(""), StorageFull(""), MemoryError()])
+TRANSIENT = [
+    *(OSError(5, "Input/output error"), StoreBusy(""), StorageFull(""), MemoryError()),
+    *(DiskFailure(""), SuspectedDamage("")),
+]
+
+
+@pytest.mark.parametrize("error", TRANSIENT, ids=lambda error: type(error).__name__)
 def test_a_transient_error_is_retried_without_limit(
     served: Scheduler, cases: UseCases, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -151,6 +190,24 @@ def test_a_transient_error_is_retried_without_limit(
     monkeypatch.setattr(settlement, "audit_updates", audit_updates)
     run_due(served, cases)
     assert task.now.reason == "horizon_reached"
+
+
+def test_damage_that_a_check_of_the_whole_file_confirms_ends_the_task(
+    served: Scheduler, cases: UseCases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, _ = cases.training()
+    monkeypatch.setattr(cases.store, "is_damaged", lambda: True)
+    pauses = [served._after_failure(task.task_id, SuspectedDamage("it looks damaged")) for _ in range(6)]
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 0.0]
+    assert task.now.reason == "state_damaged: it looks damaged"
+
+
+def test_an_error_that_may_pass_is_logged_once_a_second(served: Scheduler, cases: UseCases) -> None:
+    task, _ = cases.training()
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(50):
+            served._after_failure(task.task_id, DiskFailure("the disk reports an error"))
+    assert 1 <= len(logged) <= 3
 
 
 def test_an_error_that_another_process_got_past_does_not_fail_the_task(

@@ -1,12 +1,15 @@
 """Errors of the database drivers become the server's own, by their codes."""
 
 import sqlite3
+from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from qidpfl_server.errors import CoordinatorError, DamagedState, StorageFull, StoreBusy
-from qidpfl_server.store.database import translated_errors
+from qidpfl_server.errors import CoordinatorError, DamagedState, DiskFailure, StorageFull, StoreBusy, SuspectedDamage
+from qidpfl_server.store.blobs import Blobs
+from qidpfl_server.store.database import migrate, open_engine, translated_errors
+from qidpfl_server.store.store import Store
 
 
 class PostgresqlError(Exception):
@@ -30,8 +33,13 @@ def translated(error: DBAPIError) -> CoordinatorError:
         (sqlite3.SQLITE_BUSY, StoreBusy),
         (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreBusy),
         (sqlite3.SQLITE_LOCKED, StoreBusy),
-        (sqlite3.SQLITE_CORRUPT, DamagedState),
-        (sqlite3.SQLITE_IOERR, DamagedState),
+        (sqlite3.SQLITE_CORRUPT, SuspectedDamage),
+        (sqlite3.SQLITE_NOTADB, SuspectedDamage),
+        (sqlite3.SQLITE_IOERR, DiskFailure),
+        (sqlite3.SQLITE_IOERR_FSYNC, DiskFailure),
+        (sqlite3.SQLITE_CANTOPEN, DiskFailure),
+        (sqlite3.SQLITE_READONLY, DiskFailure),
+        (sqlite3.SQLITE_CONSTRAINT, DamagedState),
     ],
 )
 def test_sqlite_errors_are_classified_by_result_code(code: int, expected: type[CoordinatorError]) -> None:
@@ -49,6 +57,8 @@ def test_sqlite_errors_are_classified_by_result_code(code: int, expected: type[C
         ("57P01", StoreBusy),
         ("08006", StoreBusy),
         (None, StoreBusy),
+        ("58030", DiskFailure),
+        ("XX001", SuspectedDamage),
         ("42P01", DamagedState),
     ],
 )
@@ -69,3 +79,23 @@ def test_an_error_of_a_real_lock_is_busy() -> None:
     assert type(translated(OperationalError("BEGIN", {}, caught.value))) is StoreBusy
     first.close()
     second.close()
+
+
+def test_a_file_that_was_misread_is_read_again_and_only_a_check_calls_it_damaged(tmp_path: Path) -> None:
+    """The bytes change under the open store, as a failing disk returns them, and change back."""
+    file = tmp_path / "store.db"
+    engine = open_engine(f"sqlite:///{file}")
+    migrate(engine)
+    store = Store(engine, Blobs(tmp_path / "blobs"))
+    # The last connection moves everything into one file.
+    engine.dispose()
+    sound = file.read_bytes()
+    file.write_bytes(sound[:100] + bytes(len(sound) - 100))
+    for _ in range(2):
+        with pytest.raises(SuspectedDamage):
+            store.read(lambda tx: tx.tasks.all())
+    assert store.is_damaged()
+    file.write_bytes(sound)
+    assert store.read(lambda tx: tx.tasks.all()) == []
+    assert not store.is_damaged()
+    store.close()
