@@ -1,5 +1,6 @@
 """Every error as problem+json with a stable code. An error answer never repeats input."""
 
+import errno
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,8 @@ from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode, FieldProblem, Problem, one_line
 from qidpfl_shared.protocol.wire import WireError
 
-from ..errors import CoordinatorError
+from ..errors import CoordinatorError, DiskFailure, is_transient
+from ..logs import LogThrottle
 
 _log = structlog.get_logger()
 _BY_STATUS = {
@@ -26,6 +28,11 @@ _BY_STATUS = {
     413: ErrorCode.BODY_TOO_LARGE,
     415: ErrorCode.UNSUPPORTED_MEDIA_TYPE,
     429: ErrorCode.TOO_MANY_REQUESTS,
+}
+# What a disk reports that fails, is not mounted or read-only, and a process without file handles.
+_DISK = {
+    *(errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR),
+    *(errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO),
 }
 # Errors of a JSON body, for every operation that takes one.
 JSON_BODY = (
@@ -66,14 +73,25 @@ def invalid_response(errors: Sequence[Any]) -> JSONResponse:
 
 def install(app: FastAPI) -> None:
     """Register the exception handlers."""
+    throttle = LogThrottle()
+
+    def log_failure(request: Request, error: CoordinatorError, *, reason: str = "") -> None:
+        """Log a failed request; errors that may pass at most once a second, because they come in crowds."""
+        dropped = throttle.dropped(error.code.value) if is_transient(error) else 0
+        if dropped is not None:
+            _log.warning(
+                "request_failed",
+                path=request.url.path,
+                client=request.client.host if request.client else None,
+                code=error.code.value,
+                reason=reason or error.detail,
+                dropped=dropped,
+            )
 
     @app.exception_handler(CoordinatorError)
     async def refused(request: Request, error: CoordinatorError) -> JSONResponse:
         if error.code.status >= 500:
-            client = request.client.host if request.client else None
-            _log.warning(
-                "request_failed", path=request.url.path, client=client, code=error.code.value, reason=error.detail
-            )
+            log_failure(request, error)
         # Internal details go to the log only: they name files and tables.
         detail = None if error.code is ErrorCode.INTERNAL_ERROR else error.detail or None
         return problem_response(error.code, detail, retry_after_s=error.retry_after_s)
@@ -101,6 +119,16 @@ def install(app: FastAPI) -> None:
         if code is ErrorCode.METHOD_NOT_ALLOWED:
             answer.headers["Allow"] = ", ".join(_allowed_methods(request))
         return answer
+
+    @app.exception_handler(OSError)
+    async def disk_error(request: Request, error: OSError) -> JSONResponse:
+        if error.errno not in _DISK:
+            _log.error("internal_error", path=request.url.path, exc_info=error)
+            return problem_response(ErrorCode.INTERNAL_ERROR)
+        # The text of the error names files, so it goes to the log only.
+        failure = DiskFailure("the disk reports an error")
+        log_failure(request, failure, reason=str(error))
+        return problem_response(failure.code, failure.detail, retry_after_s=failure.retry_after_s)
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> JSONResponse:

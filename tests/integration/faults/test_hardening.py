@@ -1,10 +1,8 @@
 """Faults of the network, the machine and the disk, and how the coordinator recovers."""
 
 import http.client
-import os
 import signal
 import sqlite3
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -192,20 +190,6 @@ def test_a_locked_database_is_busy_and_heals(coordinator: Coordinator) -> None:
         holder.execute("ROLLBACK")
     assert client.declare(offer).status_code == 200
     assert client.upload(offer).status_code == 200
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A separate file system, small enough to fill."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("only root may mount a small file system")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def _fill(folder: Path) -> Path:
