@@ -1,4 +1,4 @@
-"""The commands under `tasks`: create, list, show, start and stop."""
+"""The commands under `tasks`: create, list, show, start, resume and stop."""
 
 import json
 import sys
@@ -22,12 +22,14 @@ from ..ops.open_store import opened_store
 from ..plugins.rules import load_rules
 from ..plugins.workloads import describe_workload
 from ..service.evaluation import Evaluators
-from ..service.tasks import create_task, save_initial_model, start_task, stop_task, task_spec
+from ..service.tasks import create_task, resume_task, save_initial_model, start_task, stop_task, task_spec
 from ..service.views import task_summary, task_view
 from ..store.transaction import Transaction
 from .options import Rules, Where, guarded, located
 
-tasks_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Create, list, show, start and stop tasks.")
+tasks_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Create, list, show, start, resume and stop tasks."
+)
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="name or id of the task")]
 Overrides = Annotated[
@@ -133,6 +135,21 @@ def start_command(where: Where, task: TaskName, rules: Rules = None) -> None:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
         now = SystemClock().now()
         store.write(lambda tx: start_task(tx, task_id, now, registry))
+        _print_tasks(store.read(lambda tx: [task_summary(tx, task_named(tx, task_id))]))
+
+
+@tasks_app.command("resume")
+@guarded
+@located
+def resume_command(where: Where, task: TaskName) -> None:
+    """Continue a task that failed with step_failed or state_damaged.
+
+    First remove the cause, which the log names. Clients that have ended must be started again.
+    """
+    with opened_store(where.settings()) as store:
+        task_id = store.read(lambda tx: task_named(tx, task)).task_id
+        now = SystemClock().now()
+        store.write(lambda tx: resume_task(tx, task_id, now))
         _print_tasks(store.read(lambda tx: [task_summary(tx, task_named(tx, task_id))]))
 
 

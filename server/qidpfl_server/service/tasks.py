@@ -7,11 +7,11 @@ from typing import Any
 from qidpfl_shared.core.aggregation import Parameters, ServerState
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
-from qidpfl_shared.protocol.messages import TaskState
+from qidpfl_shared.protocol.messages import RoundState, TaskState
 from qidpfl_shared.protocol.presets import UnknownPreset, preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
-from ..clock import Micros
+from ..clock import Micros, seconds
 from ..domain import ClientState, EndReason, Model, Task
 from ..errors import RequestRefused, StoreBusy
 from ..identifiers import hash_secret, new_id, new_secret
@@ -27,6 +27,8 @@ from .settlement import settle_if_due
 from .settlement_timer import Stopwatch
 
 _STOP_ATTEMPTS = 20
+# Faults of the server, which an operator can remove. All other ends are results.
+_RESUMABLE = {EndReason.STEP_FAILED.value, EndReason.STATE_DAMAGED.value}
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,30 @@ def start_task(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry =
             detail = f"{len(profiled)} clients have a profile, {task.spec.rounds.min_clients} are needed"
             raise RequestRefused(ErrorCode.PROFILE_MISSING, detail)
         select_clients(tx, task, now, rules)
+
+
+def resume_task(tx: Transaction, task_id: str, now: Micros) -> None:
+    """Continue a task that failed because of a fault of the server. No effect on a task that has not ended.
+
+    Its void round opens again with new deadlines and with all budgets and updates that it had. Raises `RequestRefused`
+    for a task that ended for another reason: such an end is final.
+    """
+    task = get_task_for_update(tx, task_id)
+    if not task.ended:
+        return
+    round_, rules = tx.rounds.latest(task_id), task.spec.rounds
+    by_fault = task.state is TaskState.FAILED and (task.reason or "").partition(":")[0] in _RESUMABLE
+    if not by_fault or (round_ is not None and round_.state is not RoundState.VOID):
+        raise RequestRefused(ErrorCode.TASK_ENDED, f"the task is {task.state}: {task.reason}")
+    tx.tasks.resume(task_id, TaskState.ENROLLING if round_ is None else TaskState.TRAINING)
+    if round_ is not None:
+        tx.rounds.reopen(
+            round_,
+            declare_by=now + seconds(rules.declare_s),
+            deliver_by=now + seconds(rules.declare_s + rules.deliver_s),
+        )
+    tx.events.add(task_id, "task.resumed", at=now, detail=task.reason)
+    tx.touch(task_id)
 
 
 def stop_task(store: Store, task_id: str, evaluator: Evaluator | None, clock_now: Micros) -> None:

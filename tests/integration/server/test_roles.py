@@ -55,6 +55,7 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("POST", "/v1/tasks"): _with(ADMIN, 409),
     ("GET", "/v1/tasks"): OPERATOR,
     ("POST", f"{TASK}/start"): ADMIN,
+    ("POST", f"{TASK}/resume"): ADMIN,
     ("POST", f"{TASK}/stop"): ADMIN,
     ("GET", TASK): (401, 401, 401, 200, 200, 403, 200, 200),
     ("GET", f"{TASK}/models"): READER,

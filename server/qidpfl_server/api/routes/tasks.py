@@ -1,4 +1,4 @@
-"""Routes of the tasks: create, list, show, start and stop them, and their live feed."""
+"""Routes of the tasks: create, list, show, start, resume and stop them, and their live feed."""
 
 import json
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from qidpfl_shared.protocol.messages import CreatedTask, CreateTask, Event, Task
 
 from ...errors import RequestRefused
 from ...service.lifecycle import get_task
-from ...service.tasks import create_task, save_initial_model, start_task, stop_task, task_spec
+from ...service.tasks import create_task, resume_task, save_initial_model, start_task, stop_task, task_spec
 from ...service.views import task_summary, task_view
 from ..auth import Admin, Operator, TaskCaller, TaskId
 from ..context import Context, Ctx
@@ -98,6 +98,16 @@ async def start(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     """Select clients now, without waiting for more of them."""
     now = context.now()
     await context.write(lambda tx: start_task(tx, task_id, now, context.rules))
+    return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
+
+
+@router.post(
+    "/{task_id}/resume", tags=["tasks"], summary="Resume a task", responses=responses(*_READ, ErrorCode.TASK_ENDED)
+)
+async def resume(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
+    """Continue a task that failed with `step_failed` or `state_damaged`, once its cause is gone."""
+    now = context.now()
+    await context.write(lambda tx: resume_task(tx, task_id, now))
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 
 

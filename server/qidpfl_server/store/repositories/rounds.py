@@ -172,6 +172,10 @@ class RoundRows:
         """Start the next attempt of a round, with new deadlines."""
         return self._change(known, {"attempt": known.attempt + 1, "declare_by": declare_by, "deliver_by": deliver_by})
 
+    def reopen(self, known: Round, *, declare_by: Micros, deliver_by: Micros) -> bool:
+        """Open a void round again in the same attempt, with new deadlines. Its budgets and updates have stayed."""
+        return self._change(known, {"state": RoundState.OPEN, "declare_by": declare_by, "deliver_by": deliver_by})
+
     def _change(self, known: Round, values: Mapping[str, object]) -> bool:
         where = (
             rounds.c.task_id == known.task_id,

@@ -74,6 +74,10 @@ class TaskRows:
         """End a task if it is still in the expected state."""
         return self._change(task_id, before, {"state": after, "reason": reason, "ended_at": at})
 
+    def resume(self, task_id: str, after: TaskState) -> bool:
+        """Take back the end of a failed task."""
+        return self._change(task_id, TaskState.FAILED, {"state": after, "reason": None, "ended_at": None})
+
     def note_enrolment(self, task_id: str, at: Micros) -> None:
         self._connection.execute(update(tasks).where(tasks.c.task_id == task_id).values(last_enrolment_at=at))
 

@@ -1,4 +1,4 @@
-"""Tasks: create, give a first model, start and stop."""
+"""Tasks: create, give a first model, start, resume and stop."""
 
 import hashlib
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qidpfl_server.domain import Model
+from qidpfl_server.domain import EndReason, Model
 from qidpfl_server.errors import RequestRefused, StoreBusy
-from qidpfl_server.service.tasks import create_task, give_initial_model, save_initial_model, task_spec
+from qidpfl_server.service.lifecycle import end_task
+from qidpfl_server.service.tasks import create_task, give_initial_model, resume_task, save_initial_model, task_spec
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
 from support.use_cases import ServedTask, UseCases
@@ -149,3 +150,56 @@ def test_a_stopped_task_that_lost_an_update_fails_with_a_reason_that_names_no_fo
     task.stop()
     assert task.now.state is TaskState.FAILED
     assert task.now.reason == f"state_damaged: blob {digest} is missing from the blob folder"
+
+
+def resume(task: ServedTask) -> None:
+    now = task.cases.clock.now()
+    task.cases.write(lambda tx: resume_task(tx, task.task_id, now))
+
+
+def test_a_task_that_lost_an_update_is_resumed_when_the_bytes_are_back(cases: UseCases, tmp_path: Path) -> None:
+    task, clients = cases.training(game={"horizon": 1})
+    for client in clients:
+        client.play()
+    blob = tmp_path / "blobs" / "objects" / hashlib.sha256(clients[0].update()).hexdigest()
+    blob.rename(tmp_path / "away")
+    task.stop()
+    assert (task.now.reason or "").startswith("state_damaged")
+    cases.clock.advance(10_000)
+    (tmp_path / "away").rename(blob)
+    for _ in range(2):
+        resume(task)
+        assert (task.now.state, task.now.reason, task.now.ended_at) == (TaskState.TRAINING, None, None)
+        assert task.result().state == "open"
+        assert cases.violations() == []
+    assert task.settle()
+    assert (task.now.reason, len(task.payments())) == ("horizon_reached", 3)
+    assert cases.violations() == []
+
+
+def test_a_selection_that_failed_by_a_fault_is_resumed(cases: UseCases) -> None:
+    task = cases.task(rounds={"expected_clients": 3})
+    end(task, EndReason.STEP_FAILED)
+    resume(task)
+    assert task.now.state is TaskState.ENROLLING
+    task.client()
+    assert cases.violations() == []
+
+
+def end(task: ServedTask, reason: EndReason) -> None:
+    now, found = task.cases.clock.now(), task.now
+    task.cases.write(lambda tx: end_task(tx, found, TaskState.FAILED, reason, now, "detail"))
+
+
+def test_an_end_that_is_a_result_is_final(cases: UseCases) -> None:
+    finished, clients = cases.training(game={"horizon": 1})
+    finished.play(clients)
+    stopped, _ = cases.training()
+    stopped.stop()
+    failed = cases.task()
+    end(failed, EndReason.TOO_FEW_CLIENTS)
+    for task in (finished, stopped, failed):
+        before = task.now
+        with pytest.raises(RequestRefused, match=ErrorCode.TASK_ENDED.value):
+            resume(task)
+        assert task.now == before
