@@ -36,6 +36,14 @@ def kept_digests(tx: Transaction, since: Micros | None = None) -> set[str]:
     return kept
 
 
+def sweep_at_start(store: Store) -> int:
+    """Remove the uploads that a killed server has left; the number of removed files.
+
+    With several servers they may belong to another one: then the hourly sweep removes them.
+    """
+    return store.blobs.sweep_staging() if store.has_one_server else 0
+
+
 def sweep(store: Store, *, grace_s: float = _GRACE_S) -> int:
     """Remove blobs that no row refers to and that are older than the grace period; the number of removed files.
 

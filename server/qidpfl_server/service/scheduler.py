@@ -24,7 +24,7 @@ from ..store.transaction import Transaction
 from .evaluation import Evaluator
 from .lifecycle import end_task, get_task, get_task_for_update
 from .planning import round_is_complete
-from .retention import sweep
+from .retention import sweep, sweep_at_start
 from .selection import select_clients, selection_is_due, selection_time
 from .settlement import settle_if_due
 from .settlement_timer import Timing
@@ -150,10 +150,15 @@ class Scheduler:
             return []
 
     async def keep_clean(self) -> None:
-        """Sweep unused blobs every ten minutes until cancelled."""
+        """Sweep unused blobs at the start, and every ten minutes until cancelled."""
+        at_start: Callable[[Store], int] | None = sweep_at_start
         while True:
             try:
-                removed = await anyio.to_thread.run_sync(sweep, self._store, limiter=self._threads)
+                removed = 0
+                if at_start is not None:
+                    removed = await anyio.to_thread.run_sync(at_start, self._store, limiter=self._threads)
+                    at_start = None
+                removed += await anyio.to_thread.run_sync(sweep, self._store, limiter=self._threads)
                 if removed:
                     _log.info("blobs_swept", removed=removed)
             except Exception as error:

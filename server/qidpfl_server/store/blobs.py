@@ -226,6 +226,11 @@ class Blobs:
         kept = referenced(moment)
         return sum(self._remove_old(path, moment) for path in old if path.name not in kept)
 
+    def sweep_staging(self) -> int:
+        """Remove everything that is staged now; return the number of files. Only for a process that is alone here."""
+        moment = self._file_time()
+        return sum(self._remove_old(path, moment) for path in self._staging.iterdir())
+
     def _file_time(self) -> Micros:
         """The present time of the file system: that of a file which is written now."""
         with self.stage() as probe:

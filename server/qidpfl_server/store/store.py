@@ -99,6 +99,11 @@ class Store:
         result: Result = await asyncio.wrap_future(self._submit(_Request(work, round_key, item)))
         return result
 
+    @property
+    def has_one_server(self) -> bool:
+        """Whether no other server can use this store: a server locks a SQLite file for itself."""
+        return self.engine.dialect.name == "sqlite"
+
     def is_damaged(self) -> bool:
         """Whether a check of the whole database file finds damage; False also if the file cannot be read now."""
         try:

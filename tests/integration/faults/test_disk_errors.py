@@ -101,6 +101,27 @@ def test_a_process_without_file_handles_answers_503_and_heals_by_itself(tmp_path
         require_healed(clients, coordinator)
 
 
+@contextmanager
+def without_writes_to_the_database(coordinator: Coordinator) -> Iterator[None]:
+    """No file can be written beyond two pages, so SQLite reports an I/O error. Updates and log lines are smaller."""
+    assert coordinator.process is not None
+    process = coordinator.process.pid
+    limits = resource.prlimit(process, resource.RLIMIT_FSIZE)
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (2 * 4096, limits[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(process, resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_database_that_cannot_be_written_answers_503_and_heals_by_itself(tmp_path: Path) -> None:
+    with running(tmp_path / "state") as coordinator:
+        clients = gathered(coordinator)
+        with without_writes_to_the_database(coordinator):
+            require_refusals(clients[0], coordinator)
+        require_healed(clients, coordinator)
+
+
 def test_a_coordinator_paused_in_the_closing_transaction_delays_the_other_by_about_five_seconds(
     postgres_url: str, tmp_path: Path
 ) -> None:

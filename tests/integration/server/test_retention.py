@@ -1,12 +1,14 @@
 """The sweep removes blobs that are not needed, and none that is served, audited, trained from or being uploaded."""
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import httpx
 import pytest
 
 from qidpfl_server.audit import audit
@@ -92,7 +94,8 @@ def test_a_live_task_is_swept_after_every_round_and_continues(store_url: str, tm
             assert clients[0].upload({"round_number": number}).status_code == 200
 
 
-def test_a_coordinator_sweeps_old_orphans_and_leaves_young_ones(tmp_path: Path) -> None:
+def test_a_coordinator_sweeps_old_orphans_and_leaves_young_ones(postgres_url: str, tmp_path: Path) -> None:
+    """Also young ones in staging: another coordinator may write them."""
     folder = Blobs(tmp_path / "blobs")
     old, young = folder.put(b"unreferenced"), folder.put(b"may be referenced soon")
     with folder.stage() as forgotten, folder.stage() as arriving:
@@ -100,7 +103,7 @@ def test_a_coordinator_sweeps_old_orphans_and_leaves_young_ones(tmp_path: Path) 
         arriving.write(b"more of me is on its way")
         for path in (tmp_path / "blobs" / "objects" / old, forgotten.path):
             os.utime(path, (time.time() - 2 * HOUR_S,) * 2)
-        with Coordinator(tmp_path) as coordinator:
+        with Coordinator(tmp_path, store_url=postgres_url, blob_dir=tmp_path / "blobs") as coordinator:
             deadline = time.monotonic() + 60
             while (folder.has(old) or forgotten.path.exists()) and time.monotonic() < deadline:
                 time.sleep(0.05)
@@ -122,3 +125,29 @@ def test_a_coordinator_whose_clock_is_ahead_of_its_file_system_sweeps_no_acknowl
         assert answer is not None and answer["reason"] == "horizon_reached"
         assert "0 violated" in coordinator.audit()
         assert not [event for event in coordinator.log if event["event"] == "sweep_failed"]
+
+
+def test_an_upload_that_a_killed_coordinator_has_left_is_swept_at_the_next_start(tmp_path: Path) -> None:
+    coordinator = Coordinator(tmp_path, environment={"QIDPFL_FAILPOINT": "upload.blob_staged:1"})
+    with coordinator:
+        rounds = NO_TIMEOUTS | {"expected_clients": CLIENTS}
+        task_id, code = coordinator.create_task(game={"horizon": 1}, rounds=rounds)
+        clients = [ScriptedClient(coordinator.url, task_id, code, f"the-key-of-client-{n}") for n in range(CLIENTS)]
+        for client in clients:
+            client.enrol()
+            client.profile().raise_for_status()
+        answer = clients[0].poll(wait=60)
+        assert answer is not None
+        clients[0].declare(answer["round"]).raise_for_status()
+        with pytest.raises(httpx.TransportError):
+            clients[0].upload(answer["round"])
+        assert coordinator.died_of() == signal.SIGKILL
+        staging = tmp_path / "blobs" / "staging"
+        assert len(names(staging)) == 1
+        coordinator.environment = {}
+        coordinator.start()
+        deadline = time.monotonic() + 60
+        while names(staging) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert names(staging) == set()
+        assert "0 violated" in coordinator.audit()
