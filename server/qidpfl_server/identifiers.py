@@ -9,6 +9,11 @@ def new_id() -> str:
     return secrets.token_hex(12)
 
 
+def new_request_id() -> str:
+    """The name of one request in its answer and in the log."""
+    return secrets.token_hex(8)
+
+
 def new_secret() -> str:
     """256 bits, as text that fits into a header."""
     return secrets.token_urlsafe(32)

@@ -18,6 +18,7 @@ def configure(log_format: str) -> None:
     renderer: Any = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
+            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _redact,
@@ -52,6 +53,25 @@ class LogThrottle:
             return None
         self._lines[key] = (now, 0)
         return count
+
+
+class LimitedLog:
+    """Logs each event at most once a second, so that outsiders cannot fill the disk with lines.
+
+    The next line of an event says how many were left out before it.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._throttle = LogThrottle(clock)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        """Log an event as a warning, unless the same event was logged less than a second ago."""
+        left_out = self._throttle.dropped(event)
+        if left_out is None:
+            return
+        if left_out:
+            fields["left_out"] = left_out
+        structlog.get_logger().warning(event, **fields)
 
 
 def _redact(logger: Any, method: str, event: Any) -> Any:

@@ -1,15 +1,18 @@
-"""Limits on requests at once and on the size of JSON bodies. Long polls do not count."""
+"""Limits on requests at once and on the size of JSON bodies, and the id of each request. Long polls do not count."""
 
+import structlog
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qidpfl_shared.protocol.errors import ErrorCode
 
+from ..identifiers import new_request_id
 from .errors import problem_response
 from .metrics import Metrics
 
 # Paths that take vectors end like this. All other bodies are small JSON.
 UPLOAD_PATHS = ("/update", "/models/0")
+REQUEST_ID_HEADER = b"x-request-id"
 # The largest JSON body: a profile with 100,000 labels.
 JSON_LIMIT = 2 << 20
 
@@ -27,7 +30,11 @@ class RequestLimits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        send = self._counted(scope, send)
+        request_id = new_request_id()
+        client = scope.get("client")
+        # All that is logged while the request is answered names it.
+        structlog.contextvars.bind_contextvars(request_id=request_id, client=client and client[0])
+        send = self._counted(scope, _named(send, request_id))
         is_long_poll = scope["path"].endswith(("/rounds/current", "/events"))
         if not is_long_poll and self._running >= self._max_requests:
             await problem_response(ErrorCode.TOO_MANY_REQUESTS, retry_after_s=1)(scope, receive, send)
@@ -79,6 +86,18 @@ class RequestLimits:
             await send(message)
 
         return counted
+
+
+def _named(send: Send, request_id: str) -> Send:
+    """The same answer with its request id."""
+    header = (REQUEST_ID_HEADER, request_id.encode())
+
+    async def named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), header]}
+        await send(message)
+
+    return named
 
 
 def _header_error(scope: Scope) -> ErrorCode | None:

@@ -1,20 +1,36 @@
-"""uvicorn's HTTP protocol with timeouts and a header limit, which uvicorn does not have."""
+"""uvicorn's HTTP protocol with the limits that uvicorn does not have: time, size of the header, waiting requests."""
 
 from asyncio import TimerHandle
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from ..api.limits import UPLOAD_PATHS
+from qidpfl_shared.protocol.errors import ErrorCode
+
+from ..api.errors import problem_response
+from ..api.limits import REQUEST_ID_HEADER, UPLOAD_PATHS
+from ..identifiers import new_request_id
+from ..logs import LimitedLog
 
 _HEADER_LIMIT = 64 * 1024
 _JSON_TIMEOUT_S = 10.0
+# Requests of a connection that wait for the answer to an earlier one.
+_MAX_WAITING = 4
+# What is read at once: little until a body is expected, because requests that wait stay in memory unparsed.
+_READ_BYTES = 16 * 1024
+_BODY_READ_BYTES = 256 * 1024
+_END_OF_HEADER = b"\r\n\r\n"
+
+_log = LimitedLog()
 
 
 class DeadlineProtocol(HttpToolsProtocol):
     """Closes a connection if headers or body do not arrive in time, for each request on it.
 
-    It also closes a connection whose client does not read the response.
+    It also closes a connection whose client does not read the response, and parses no further request while
+    `_MAX_WAITING` requests wait.
     """
 
     header_timeout_s = 10.0
@@ -24,32 +40,158 @@ class DeadlineProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._deadline: TimerHandle | None = None
         self._write_deadline: TimerHandle | None = None
-        self._header_bytes = 0
-        self._in_headers = True
+        self._request = _RequestBytes()
+        self._unparsed, self._parsed = b"", 0
+        self._reading: _HeldFlow
+        self._running: Any = None
+        self._refusal: ErrorCode | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.flow = self._reading = _HeldFlow(transport)
+        self._read_at_once(_READ_BYTES)
         self._expect(self.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect(None)
         self._expect_reads(False)
+        self._drop_waiting()
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        """Answer the running request only: an attacker could keep the process alive with those that wait."""
+        self._drop_waiting()
+        super().shutdown()
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
     def data_received(self, data: bytes) -> None:
-        if self._in_headers:
-            self._header_bytes += len(data)
-            if self._deadline is None:
+        self._unparsed = self._unparsed[self._parsed :] + data
+        self._parsed = 0
+        self._parse()
+
+    def _parse(self) -> None:
+        """Parse piece by piece, each with the end of at most one request, until enough requests wait."""
+        self._unset_keepalive_if_required()
+        while self._parsed < len(self._unparsed) and self._refusal is None and not self.transport.is_closing():
+            if len(self.pipeline) >= _MAX_WAITING:
+                self._reading.hold()
+                return
+            piece = self._next_piece()
+            if self._request.in_header and self._deadline is None:
                 self._expect(self.header_timeout_s)
-        super().data_received(data)
-        if self._in_headers and self._header_bytes > _HEADER_LIMIT and not self.transport.is_closing():
-            self.send_400_response("Request header fields too large.")
+            self._request.add(len(piece))
+            if not (self._request.in_header and self._request.framing > _HEADER_LIMIT):
+                self._feed(piece)
+            if self._request.framing > _HEADER_LIMIT:
+                self._refuse(ErrorCode.HEADER_TOO_LARGE)
+        self._reading.release()
+
+    def _next_piece(self) -> bytes:
+        """The rest of a body of known length, else the bytes up to the next empty line."""
+        if self._request.body_left:
+            end = self._parsed + self._request.body_left
+        else:
+            found = self._unparsed.find(_END_OF_HEADER, self._parsed)
+            end = len(self._unparsed) if found < 0 else found + len(_END_OF_HEADER)
+        piece = self._unparsed[self._parsed : end]
+        self._parsed += len(piece)
+        if self._parsed == len(self._unparsed):
+            self._unparsed, self._parsed = b"", 0
+        return piece
+
+    def _feed(self, piece: bytes) -> None:
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            # HTTP lets a server ignore the wish for another protocol. CONNECT has no answer here.
+            if self.scope["method"] == "CONNECT":
+                self._refuse(ErrorCode.MALFORMED_REQUEST)
+        except httptools.HttpParserError:
+            self._refuse(ErrorCode.MALFORMED_REQUEST)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # uvicorn would add the trailers of a body to the headers, without a limit.
+        if self._request.in_header:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._in_headers = False
         super().on_headers_complete()
+        length = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
+        self._request.end_header(length)
+        if length > _READ_BYTES:
+            self._read_at_once(_BODY_READ_BYTES)
         upload = self.scope["path"].endswith(UPLOAD_PATHS)
         self._expect(self.body_timeout_s if upload else min(self.body_timeout_s, _JSON_TIMEOUT_S))
+
+    def on_body(self, body: bytes) -> None:
+        self._request.add_body(len(body))
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._request = _RequestBytes()
+        self._expect(None)
+        self._read_at_once(_READ_BYTES)
+        super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._refusal is not None and self._running.response_complete:
+            self._answer_and_close(self._refusal)
+        elif self._unparsed:
+            self._parse()
+
+    def _drop_waiting(self) -> None:
+        """Forget the requests that were not started. uvicorn then ends the running one instead of the newest one."""
+        if self.pipeline:
+            self.pipeline.clear()
+            self.cycle = self._running
+        self._unparsed, self._parsed = b"", 0
+
+    def _read_at_once(self, size: int) -> None:
+        """Limit what asyncio reads at once. It has no public way to do this; other transports ignore it."""
+        self.transport.max_size = size  # type: ignore[attr-defined]
+
+    # --- refusals ----------------------------------------------------------------------------------------------------
+
+    def _refuse(self, code: ErrorCode) -> None:
+        """Answer with a code and close, after the answers to the earlier requests of the connection."""
+        self._expect(None)
+        if self.cycle is not None and self.cycle.more_body and self.pipeline:
+            # The newest request can never be complete.
+            self.pipeline.popleft()
+            self.cycle = self.pipeline[0][0] if self.pipeline else self._running
+        running = self._running
+        if running is None or running.response_complete:
+            self._answer_and_close(code)
+        elif not running.more_body:
+            self._refusal = code
+        elif running.response_started:
+            self.transport.close()
+        else:
+            self._answer_and_close(code)
+
+    def _answer_and_close(self, code: ErrorCode) -> None:
+        if self.transport.is_closing():
+            return
+        request_id = new_request_id()
+        _log.warning("malformed_request", code=code.value, client=self.client and self.client[0], request_id=request_id)
+        answer = problem_response(code)
+        headers = [
+            *self.server_state.default_headers,
+            *answer.raw_headers,
+            (REQUEST_ID_HEADER, request_id.encode()),
+            (b"connection", b"close"),
+        ]
+        lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+        self.transport.write(STATUS_LINE[code.status] + lines + b"\r\n" + bytes(answer.body))
+        self.transport.close()
+
+    # --- time --------------------------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
         self._expect_reads(True)
@@ -58,11 +200,6 @@ class DeadlineProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         self._expect_reads(False)
         super().resume_writing()
-
-    def on_message_complete(self) -> None:
-        self._in_headers, self._header_bytes = True, 0
-        self._expect(None)
-        super().on_message_complete()
 
     def _expect(self, timeout_s: float | None) -> None:
         """Replace the current timeout; None stops it."""
@@ -79,8 +216,60 @@ class DeadlineProtocol(HttpToolsProtocol):
 
     def _time_out(self) -> None:
         self._deadline = None
-        if not self.transport.is_closing():
+        if self._request.in_header and self._request.framing:
+            self._refuse(ErrorCode.REQUEST_TIMEOUT)
+        elif not self.transport.is_closing():
             self.transport.close()
+
+
+class _RequestBytes:
+    """Counts the bytes of a request: those around its body, and what is left of a body of known length."""
+
+    def __init__(self) -> None:
+        self.in_header = True
+        self.body_left = 0
+        self._size = self._body = 0
+
+    @property
+    def framing(self) -> int:
+        """Bytes of header, chunks and trailers; a body in chunks of a few bytes is allowed its usual framing."""
+        return self._size - 16 * self._body
+
+    def add(self, count: int) -> None:
+        """Count bytes that are to be parsed."""
+        if self.body_left:
+            self.body_left -= count
+        else:
+            self._size += count
+
+    def end_header(self, body_length: int) -> None:
+        self.in_header = False
+        self.body_left = body_length
+
+    def add_body(self, count: int) -> None:
+        self._body += count
+
+
+class _HeldFlow(FlowControl):
+    """Reads nothing while it is held. uvicorn alone would go on reading after every answer."""
+
+    def __init__(self, transport: Any) -> None:
+        super().__init__(transport)
+        self._held = False
+
+    def hold(self) -> None:
+        self._held = True
+        self.pause_reading()
+
+    def release(self) -> None:
+        """Read on if reading was held."""
+        if self._held:
+            self._held = False
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self._held:
+            super().resume_reading()
 
 
 def protocol_with(*, header_timeout_s: float, body_timeout_s: float) -> type[DeadlineProtocol]:

@@ -27,6 +27,7 @@ class ErrorCode(StrEnum):
         """Return the code of this name, or None."""
         return next((known for known in cls if known.value == code), None)
 
+    MALFORMED_REQUEST = "malformed_request", 400, "The request is not valid HTTP/1.1"
     MALFORMED_JSON = "malformed_json", 400, "The body is not valid JSON"
     UNAUTHENTICATED = "unauthenticated", 401, "The credentials are missing, wrong or revoked"
     FORBIDDEN = "forbidden", 403, "These credentials do not allow this"
@@ -74,6 +75,7 @@ class ErrorCode(StrEnum):
     WRONG_LENGTH = "wrong_length", 422, "The vector does not have the length of the model"
     NOT_FINITE = "not_finite", 422, "The vector holds NaN or infinity"
 
+    HEADER_TOO_LARGE = "header_too_large", 431, "The header of the request is too large"
     TOO_MANY_REQUESTS = "too_many_requests", 429, "Too many requests at once"
     INTERNAL_ERROR = "internal_error", 500, "The coordinator failed; nothing was acknowledged"
     STORE_BUSY = "store_busy", 503, "The store is busy"
