@@ -34,6 +34,7 @@ _DISK = {
     *(errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR),
     *(errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO),
 }
+_MAX_REPORTED = 20
 # Errors of a JSON body, for every operation that takes one.
 JSON_BODY = (
     ErrorCode.MALFORMED_JSON,
@@ -63,7 +64,7 @@ def invalid_response(errors: Sequence[Any]) -> JSONResponse:
     """Validation errors of pydantic as field problems. A rule of the task spec has its own code."""
     fields = tuple(
         FieldProblem(path=one_line("/" + "/".join(map(str, error["loc"]))), message=one_line(error["msg"]))
-        for error in errors[:50]
+        for error in errors[:_MAX_REPORTED]
     )
     known = [code for error in errors if (code := ErrorCode.named(error["type"])) is not None]
     if any(error["type"] == "json_invalid" for error in errors):

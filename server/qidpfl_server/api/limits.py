@@ -8,13 +8,12 @@ from qidpfl_shared.protocol.errors import ErrorCode
 
 from ..identifiers import new_request_id
 from .errors import problem_response
+from .json import json_limits
 from .metrics import Metrics
 
 # Paths that take vectors end like this. All other bodies are small JSON.
 UPLOAD_PATHS = ("/update", "/models/0")
 REQUEST_ID_HEADER = b"x-request-id"
-# The largest JSON body: a profile with 100,000 labels.
-JSON_LIMIT = 2 << 20
 
 
 class RequestLimits:
@@ -44,10 +43,11 @@ class RequestLimits:
             if not is_long_poll:
                 receive = self._uncounted(receive)
             if not scope["path"].endswith(UPLOAD_PATHS):
-                if (error := _header_error(scope)) is not None:
+                limit = json_limits(scope["path"]).size
+                if (error := _header_error(scope, limit)) is not None:
                     await problem_response(error)(scope, receive, send)
                     return
-                receive = _bounded(receive)
+                receive = _bounded(receive, limit)
             await self._app(scope, receive, send)
         finally:
             self._count(-1, is_long_poll)
@@ -100,16 +100,16 @@ def _named(send: Send, request_id: str) -> Send:
     return named
 
 
-def _header_error(scope: Scope) -> ErrorCode | None:
+def _header_error(scope: Scope, limit: int) -> ErrorCode | None:
     """The error that the headers of a JSON request already show."""
     headers = dict(scope["headers"])
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         return ErrorCode.UNSUPPORTED_MEDIA_TYPE
     length = headers.get(b"content-length", b"0")
-    return ErrorCode.BODY_TOO_LARGE if length.isdigit() and int(length) > JSON_LIMIT else None
+    return ErrorCode.BODY_TOO_LARGE if length.isdigit() and int(length) > limit else None
 
 
-def _bounded(receive: Receive) -> Receive:
+def _bounded(receive: Receive, limit: int) -> Receive:
     """The same body, refused once it is too large: Content-Length may be missing."""
     received = 0
 
@@ -117,7 +117,7 @@ def _bounded(receive: Receive) -> Receive:
         nonlocal received
         message = await receive()
         received += len(message.get("body", b""))
-        if received > JSON_LIMIT:
+        if received > limit:
             raise HTTPException(413)
         return message
 

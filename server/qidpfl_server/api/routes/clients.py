@@ -20,7 +20,7 @@ from ...service.views import ledger, selection_verdict
 from ..auth import Admin, Callers, ClientId, Operator, TaskId
 from ..context import Ctx
 from ..errors import JSON_BODY, responses
-from ..json import StrictJsonRoute
+from ..json_routes import StrictJsonRoute
 from ..openapi import success
 
 router = APIRouter(prefix="/v1/tasks/{task_id}/clients", tags=["clients"], route_class=StrictJsonRoute)

@@ -25,7 +25,7 @@ from ...service.views import as_seen_by, round_result
 from ..auth import ClientId, Reader, RoundNumber, TaskId, bearer, identify, participant
 from ..context import Context, Ctx, get_context
 from ..errors import JSON_BODY, responses
-from ..json import StrictJsonRoute
+from ..json_routes import StrictJsonRoute
 from ..openapi import success
 from ..uploads import CONTENT_DIGEST, VECTOR_BODY, check_headers
 

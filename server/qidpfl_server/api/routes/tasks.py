@@ -18,7 +18,7 @@ from ...service.views import task_summary, task_view
 from ..auth import Admin, Operator, TaskCaller, TaskId
 from ..context import Context, Ctx
 from ..errors import JSON_BODY, responses
-from ..json import StrictJsonRoute
+from ..json_routes import StrictJsonRoute
 
 router = APIRouter(prefix="/v1/tasks", route_class=StrictJsonRoute)
 _READ = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST)

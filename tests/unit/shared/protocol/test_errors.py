@@ -14,6 +14,7 @@ from qidpfl_shared.protocol.fields import MAX_TEXT
 
 # What foreign clients rely on: extended by every new code, never changed.
 PUBLISHED = {
+    "malformed_request": 400,
     "malformed_json": 400,
     "unauthenticated": 401,
     "forbidden": 403,
@@ -57,6 +58,7 @@ PUBLISHED = {
     "digest_mismatch": 422,
     "wrong_length": 422,
     "not_finite": 422,
+    "header_too_large": 431,
     "too_many_requests": 429,
     "internal_error": 500,
     "store_busy": 503,
