@@ -30,7 +30,11 @@ class Settings(BaseSettings):
     header_timeout_s: float = Field(default=10.0, gt=0)
     body_timeout_s: float = Field(default=120.0, gt=0)
     shutdown_timeout_s: int = Field(default=10, gt=0)
+    min_bytes_per_s: int = Field(default=16_384, gt=0, description="slowest upload and download that is waited for")
+    max_connections: int = Field(default=4096, gt=0, description="open connections; fewer if files are short")
+    max_connections_per_address: int = Field(default=2048, gt=0, description="of one address, unless behind a proxy")
     max_requests: int = Field(default=512, gt=0, description="requests at once, long polls not counted")
+    max_requests_per_client: int = Field(default=16, gt=0, description="of one token; the same for its long polls")
     max_uploads: int = Field(default=32, gt=0, description="upload bodies read at once; the others wait")
 
     @property

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import httpx
 
+from qidpfl_server.cli import http_protocol
 from support.coordinators import Coordinator, ScriptedClient
+
+
+def check_speed_often() -> None:
+    """For `sabotage`: the coordinator checks the speed of uploads and downloads every two seconds, not every ten."""
+    http_protocol._RATE_PERIOD_S = 2.0
 
 
 def memory_mb(coordinator: Coordinator) -> float:

@@ -84,5 +84,11 @@ def create_app(
     # Routes match in this order: `/clients/me` before `/clients/{client_id}`, `/rounds/current` before a number.
     for router in (clients.router, rounds.router, models.router, tasks.router, operations.router):
         app.include_router(router)
-    app.add_middleware(RequestLimits, metrics=metrics, max_requests=settings.max_requests)
+    app.add_middleware(
+        RequestLimits,
+        metrics=metrics,
+        secrets=secrets,
+        max_requests=settings.max_requests,
+        max_requests_per_client=settings.max_requests_per_client,
+    )
     return app

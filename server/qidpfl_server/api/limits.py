@@ -1,29 +1,71 @@
 """Limits on requests at once and on the size of JSON bodies, and the id of each request. Long polls do not count."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
 import structlog
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qidpfl_shared.protocol.errors import ErrorCode
 
-from ..identifiers import new_request_id
+from ..identifiers import new_request_id, same_secret
+from ..ops.tokens import Secrets
 from .errors import problem_response
 from .json import json_limits
 from .metrics import Metrics
 
 # Paths that take vectors end like this. All other bodies are small JSON.
 UPLOAD_PATHS = ("/update", "/models/0")
+LONG_POLL_PATHS = ("/rounds/current", "/events")
+HEALTH_PATHS = ("/healthz", "/readyz", "/metrics")
 REQUEST_ID_HEADER = b"x-request-id"
+# The key of a scope whose connection is beyond the limits: only health and operators are answered.
+RESERVED = "qidpfl.reserved"
+# Requests at once of each lane that clients cannot fill.
+_RESERVED_REQUESTS = 64
+
+
+class Lane(StrEnum):
+    """Requests that share a limit. Health and operators have lanes of their own, which clients cannot fill."""
+
+    HEALTH = "health"
+    OPERATOR = "operator"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True)
+class RequestKind:
+    """What a request counts as. A client's token also has a limit of its own, for long polls and for the others."""
+
+    lane: Lane
+    is_long_poll: bool
+    token: bytes | None
+
+    @property
+    def caller(self) -> tuple[bytes, bool] | None:
+        return None if self.token is None or self.lane is not Lane.CLIENT else (self.token, self.is_long_poll)
 
 
 class RequestLimits:
     """ASGI middleware without a request object, so that it does not buffer bodies and streams."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, max_requests: int) -> None:
+    def __init__(
+        self, app: ASGIApp, *, metrics: Metrics, secrets: Secrets, max_requests: int, max_requests_per_client: int
+    ) -> None:
         self._app = app
         self._metrics = metrics
-        self._max_requests = max_requests
-        self._running = 0
+        self._operators = (secrets.admin, secrets.viewer)
+        self._limits = {
+            Lane.HEALTH: _RESERVED_REQUESTS,
+            Lane.OPERATOR: _RESERVED_REQUESTS,
+            Lane.CLIENT: max_requests,
+        }
+        self._per_client = max_requests_per_client
+        self._running = dict.fromkeys(Lane, 0)
+        self._by_caller: dict[tuple[bytes, bool], int] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -33,15 +75,14 @@ class RequestLimits:
         client = scope.get("client")
         # All that is logged while the request is answered names it.
         structlog.contextvars.bind_contextvars(request_id=request_id, client=client and client[0])
-        send = self._counted(scope, _named(send, request_id))
-        is_long_poll = scope["path"].endswith(("/rounds/current", "/events"))
-        if not is_long_poll and self._running >= self._max_requests:
+        send = self._measured(scope, _named(send, request_id))
+        kind = self._kind(scope)
+        if self._is_full(kind) or (kind.lane is Lane.CLIENT and RESERVED in scope):
             await problem_response(ErrorCode.TOO_MANY_REQUESTS, retry_after_s=1)(scope, receive, send)
             return
-        self._count(1, is_long_poll)
-        try:
-            if not is_long_poll:
-                receive = self._uncounted(receive)
+        with self._counted(kind):
+            if not kind.is_long_poll:
+                receive, send = self._uncounted(kind.lane, receive), self._unread(kind.lane, send)
             if not scope["path"].endswith(UPLOAD_PATHS):
                 limit = json_limits(scope["path"]).size
                 if (error := _header_error(scope, limit)) is not None:
@@ -49,17 +90,41 @@ class RequestLimits:
                     return
                 receive = _bounded(receive, limit)
             await self._app(scope, receive, send)
+
+    def _kind(self, scope: Scope) -> RequestKind:
+        header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+        token = None if header is None else header.partition(b" ")[2]
+        is_long_poll = scope["path"].endswith(LONG_POLL_PATHS)
+        if scope["path"] in HEALTH_PATHS:
+            return RequestKind(Lane.HEALTH, False, token)
+        text = None if token is None else token.decode("latin-1")
+        if text is not None and any(same_secret(text, secret) for secret in self._operators):
+            return RequestKind(Lane.OPERATOR, is_long_poll, token)
+        return RequestKind(Lane.CLIENT, is_long_poll, token)
+
+    def _is_full(self, kind: RequestKind) -> bool:
+        if kind.caller is not None and self._by_caller.get(kind.caller, 0) >= self._per_client:
+            return True
+        return not kind.is_long_poll and self._running[kind.lane] >= self._limits[kind.lane]
+
+    @contextmanager
+    def _counted(self, kind: RequestKind) -> Iterator[None]:
+        gauge = self._metrics.waiting if kind.is_long_poll else self._metrics.in_flight
+        gauge.inc()
+        self._running[kind.lane] += not kind.is_long_poll
+        if (caller := kind.caller) is not None:
+            self._by_caller[caller] = self._by_caller.get(caller, 0) + 1
+        try:
+            yield
         finally:
-            self._count(-1, is_long_poll)
+            gauge.dec()
+            self._running[kind.lane] -= not kind.is_long_poll
+            if caller is not None:
+                self._by_caller[caller] -= 1
+                if not self._by_caller[caller]:
+                    del self._by_caller[caller]
 
-    def _count(self, change: int, is_long_poll: bool = False) -> None:
-        if is_long_poll:
-            self._metrics.waiting.inc(change)
-        else:
-            self._running += change
-            self._metrics.in_flight.inc(change)
-
-    def _uncounted(self, receive: Receive) -> Receive:
+    def _uncounted(self, lane: Lane, receive: Receive) -> Receive:
         """The same body. A request does not count while the server waits for its bytes."""
         complete = False
 
@@ -67,25 +132,42 @@ class RequestLimits:
             nonlocal complete
             if complete:
                 return await receive()
-            self._count(-1)
-            try:
+            with self._waiting(lane):
                 message = await receive()
-            finally:
-                self._count(1)
             complete = not message.get("more_body", False)
-            if complete and self._running > self._max_requests:
+            if complete and self._running[lane] > self._limits[lane]:
                 raise HTTPException(429)
             return message
 
         return uncounted
 
-    def _counted(self, scope: Scope, send: Send) -> Send:
-        async def counted(message: Message) -> None:
+    def _unread(self, lane: Lane, send: Send) -> Send:
+        """The same answer. A request does not count while the server waits for the client to read."""
+
+        async def unread(message: Message) -> None:
+            if not message.get("more_body", False):
+                await send(message)
+                return
+            with self._waiting(lane):
+                await send(message)
+
+        return unread
+
+    @contextmanager
+    def _waiting(self, lane: Lane) -> Iterator[None]:
+        self._running[lane] -= 1
+        try:
+            yield
+        finally:
+            self._running[lane] += 1
+
+    def _measured(self, scope: Scope, send: Send) -> Send:
+        async def measured(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._metrics.requests.labels(scope["method"], message["status"]).inc()
             await send(message)
 
-        return counted
+        return measured
 
 
 def _named(send: Send, request_id: str) -> Send:

@@ -1,6 +1,7 @@
 """uvicorn's HTTP protocol with the limits that uvicorn does not have: time, size of the header, waiting requests."""
 
 from asyncio import TimerHandle
+from collections.abc import Sequence
 from typing import Any
 
 import httptools
@@ -10,9 +11,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from qidpfl_shared.protocol.errors import ErrorCode
 
 from ..api.errors import problem_response
-from ..api.limits import REQUEST_ID_HEADER, UPLOAD_PATHS
+from ..api.limits import REQUEST_ID_HEADER, RESERVED, UPLOAD_PATHS
 from ..identifiers import new_request_id
 from ..logs import LimitedLog
+from .connections import Slot
 
 _HEADER_LIMIT = 64 * 1024
 _JSON_TIMEOUT_S = 10.0
@@ -22,6 +24,12 @@ _MAX_WAITING = 4
 _READ_BYTES = 16 * 1024
 _BODY_READ_BYTES = 256 * 1024
 _END_OF_HEADER = b"\r\n\r\n"
+# A connection of the reserved lane has this time for its header.
+_RESERVED_TIMEOUT_S = 2.0
+# How often the speed of a body is checked, and the shortest time for a client to read some of an answer.
+_RATE_PERIOD_S = 10.0
+# About what the kernel and the transport hold of an answer.
+_BUFFERED_BYTES = 192 * 1024
 
 _log = LimitedLog()
 
@@ -29,17 +37,20 @@ _log = LimitedLog()
 class DeadlineProtocol(HttpToolsProtocol):
     """Closes a connection if headers or body do not arrive in time, for each request on it.
 
-    It also closes a connection whose client does not read the response, and parses no further request while
-    `_MAX_WAITING` requests wait.
+    It also closes a connection whose client sends an upload or reads the response too slowly, and parses no further
+    request while `_MAX_WAITING` requests wait.
     """
 
     header_timeout_s = 10.0
     body_timeout_s = 120.0
+    min_bytes_per_s = 1
+    slot: Slot
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._deadline: TimerHandle | None = None
         self._write_deadline: TimerHandle | None = None
+        self._rate_check: TimerHandle | None = None
         self._request = _RequestBytes()
         self._unparsed, self._parsed = b"", 0
         self._reading: _HeldFlow
@@ -50,9 +61,13 @@ class DeadlineProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = self._reading = _HeldFlow(transport)
         self._read_at_once(_READ_BYTES)
+        self.slot.on_close(transport.abort)
+        if self.slot.reserved:
+            self.header_timeout_s = min(self.header_timeout_s, _RESERVED_TIMEOUT_S)
         self._expect(self.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.slot.release()
         self._expect(None)
         self._expect_reads(False)
         self._drop_waiting()
@@ -121,8 +136,15 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._request.end_header(length)
         if length > _READ_BYTES:
             self._read_at_once(_BODY_READ_BYTES)
-        upload = self.scope["path"].endswith(UPLOAD_PATHS)
-        self._expect(self.body_timeout_s if upload else min(self.body_timeout_s, _JSON_TIMEOUT_S))
+        if self.slot.reserved:
+            self.scope[RESERVED] = True  # type: ignore[literal-required]
+            self.cycle.keep_alive = False
+        if self.scope["path"].endswith(UPLOAD_PATHS):
+            self.slot.set_idle(False)
+            self._expect(self.body_timeout_s)
+            self._rate_check = self.loop.call_later(_RATE_PERIOD_S, self._check_rate, 0)
+        else:
+            self._expect(min(self.body_timeout_s, _JSON_TIMEOUT_S))
 
     def on_body(self, body: bytes) -> None:
         self._request.add_body(len(body))
@@ -131,6 +153,7 @@ class DeadlineProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._request = _RequestBytes()
         self._expect(None)
+        self.slot.set_idle(False)
         self._read_at_once(_READ_BYTES)
         super().on_message_complete()
 
@@ -140,6 +163,8 @@ class DeadlineProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._running.response_complete:
+            self.slot.set_idle(True)
         if self._refusal is not None and self._running.response_complete:
             self._answer_and_close(self._refusal)
         elif self._unparsed:
@@ -180,15 +205,7 @@ class DeadlineProtocol(HttpToolsProtocol):
             return
         request_id = new_request_id()
         _log.warning("malformed_request", code=code.value, client=self.client and self.client[0], request_id=request_id)
-        answer = problem_response(code)
-        headers = [
-            *self.server_state.default_headers,
-            *answer.raw_headers,
-            (REQUEST_ID_HEADER, request_id.encode()),
-            (b"connection", b"close"),
-        ]
-        lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
-        self.transport.write(STATUS_LINE[code.status] + lines + b"\r\n" + bytes(answer.body))
+        self.transport.write(refusal(code, request_id=request_id, headers=self.server_state.default_headers))
         self.transport.close()
 
     # --- time --------------------------------------------------------------------------------------------------------
@@ -205,6 +222,8 @@ class DeadlineProtocol(HttpToolsProtocol):
         """Replace the current timeout; None stops it."""
         if self._deadline is not None:
             self._deadline.cancel()
+        if self._rate_check is not None:
+            self._rate_check.cancel()
         self._deadline = None if timeout_s is None else self.loop.call_later(timeout_s, self._time_out)
 
     def _expect_reads(self, expected: bool) -> None:
@@ -212,7 +231,16 @@ class DeadlineProtocol(HttpToolsProtocol):
         if self._write_deadline is not None:
             self._write_deadline.cancel()
         # `close` would wait until the client has read the rest; `abort` drops it.
-        self._write_deadline = self.loop.call_later(self.body_timeout_s, self.transport.abort) if expected else None
+        timeout_s = min(self.body_timeout_s, max(_RATE_PERIOD_S, _BUFFERED_BYTES / self.min_bytes_per_s))
+        self._write_deadline = self.loop.call_later(timeout_s, self.transport.abort) if expected else None
+
+    def _check_rate(self, earlier: int) -> None:
+        """Time out if an upload is too slow. The time in which the server itself did not read does not count."""
+        received = self._request.body
+        if not self._reading.take_pause() and received - earlier < self.min_bytes_per_s * _RATE_PERIOD_S:
+            self._time_out()
+        else:
+            self._rate_check = self.loop.call_later(_RATE_PERIOD_S, self._check_rate, received)
 
     def _time_out(self) -> None:
         self._deadline = None
@@ -228,12 +256,12 @@ class _RequestBytes:
     def __init__(self) -> None:
         self.in_header = True
         self.body_left = 0
-        self._size = self._body = 0
+        self._size = self.body = 0
 
     @property
     def framing(self) -> int:
         """Bytes of header, chunks and trailers; a body in chunks of a few bytes is allowed its usual framing."""
-        return self._size - 16 * self._body
+        return self._size - 16 * self.body
 
     def add(self, count: int) -> None:
         """Count bytes that are to be parsed."""
@@ -247,7 +275,7 @@ class _RequestBytes:
         self.body_left = body_length
 
     def add_body(self, count: int) -> None:
-        self._body += count
+        self.body += count
 
 
 class _HeldFlow(FlowControl):
@@ -256,6 +284,16 @@ class _HeldFlow(FlowControl):
     def __init__(self, transport: Any) -> None:
         super().__init__(transport)
         self._held = False
+        self._was_paused = False
+
+    def pause_reading(self) -> None:
+        self._was_paused = True
+        super().pause_reading()
+
+    def take_pause(self) -> bool:
+        """Whether reading was paused at any time since the last call."""
+        was_paused, self._was_paused = self._was_paused, self.read_paused
+        return was_paused
 
     def hold(self) -> None:
         self._held = True
@@ -272,10 +310,33 @@ class _HeldFlow(FlowControl):
             super().resume_reading()
 
 
-def protocol_with(*, header_timeout_s: float, body_timeout_s: float) -> type[DeadlineProtocol]:
+def refusal(
+    code: ErrorCode,
+    *,
+    request_id: str | None = None,
+    retry_after_s: int | None = None,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+) -> bytes:
+    """The whole answer to a request that does not reach the application; the connection is closed after it."""
+    answer = problem_response(code, retry_after_s=retry_after_s)
+    all_headers = [
+        *headers,
+        *answer.raw_headers,
+        (REQUEST_ID_HEADER, (request_id or new_request_id()).encode()),
+        (b"connection", b"close"),
+    ]
+    lines = b"".join(name + b": " + value + b"\r\n" for name, value in all_headers)
+    return STATUS_LINE[code.status] + lines + b"\r\n" + bytes(answer.body)
+
+
+def protocol_with(*, header_timeout_s: float, body_timeout_s: float, min_bytes_per_s: int) -> type[DeadlineProtocol]:
     """A protocol class with these timeouts; uvicorn takes a class, not an object."""
     return type(
         "ConfiguredDeadlineProtocol",
         (DeadlineProtocol,),
-        {"header_timeout_s": header_timeout_s, "body_timeout_s": body_timeout_s},
+        {
+            "header_timeout_s": header_timeout_s,
+            "body_timeout_s": body_timeout_s,
+            "min_bytes_per_s": min_bytes_per_s,
+        },
     )

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import logging
 import socket
 import ssl
 import sys
@@ -13,6 +14,7 @@ from types import FrameType
 
 import structlog
 import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
@@ -34,11 +36,14 @@ from ..settings import Settings
 from ..store.database import exclusive
 from ..store.store import Store
 from ..store.transaction import Transaction
-from .http_protocol import protocol_with
+from .connections import ConnectionLimits, Connections, limits_within, raise_file_limit
+from .http_protocol import DeadlineProtocol, protocol_with
+from .listener import Listener, bound_sockets
 from .progress import is_shown, show_progress
 
 _log = structlog.get_logger()
 _M_ARENA_MAX = -8
+_HANDSHAKE_TIMEOUT_S = 10.0
 
 
 def ensure_task(
@@ -148,7 +153,11 @@ async def _serve(
         app,
         host=settings.host,
         port=settings.port,
-        http=protocol_with(header_timeout_s=settings.header_timeout_s, body_timeout_s=settings.body_timeout_s),
+        http=protocol_with(
+            header_timeout_s=settings.header_timeout_s,
+            body_timeout_s=settings.body_timeout_s,
+            min_bytes_per_s=settings.min_bytes_per_s,
+        ),
         ws="none",
         log_config=None,
         access_log=False,
@@ -160,7 +169,7 @@ async def _serve(
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
-    server = _Server(config, notifier)
+    server = _Server(config, notifier, _connection_limits(settings))
     beside = [asyncio.create_task(_stop_when_finished(server, store))] if exit_when_finished else []
     beside += [asyncio.create_task(show_progress(store))] if is_shown(settings.log_format) else []
     await server.serve()
@@ -170,18 +179,42 @@ async def _serve(
 
 
 class _Server(uvicorn.Server):
-    """Logs its address, and answers long polls before it waits for open requests at the stop."""
+    """Limits connections, logs its address, and answers long polls before it waits for open requests at the stop."""
 
-    def __init__(self, config: uvicorn.Config, notifier: ChangeNotifier) -> None:
+    def __init__(self, config: uvicorn.Config, notifier: ChangeNotifier, limits: ConnectionLimits) -> None:
         super().__init__(config)
         self._notifier = notifier
+        self._limits = limits
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            port = self.servers[0].sockets[0].getsockname()[1]
-            scheme = "https" if self.config.ssl_certfile else "http"
-            _log.info("listening", url=f"{scheme}://{self.config.host}:{port}")
+        """As in uvicorn, with a listener instead of a server of asyncio."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(STARTUP_FAILURE)
+        try:
+            sockets = await bound_sockets(self.config.host, self.config.port)
+        except OSError as error:
+            logging.getLogger("uvicorn.error").error(str(error))
+            await self.lifespan.shutdown()
+            sys.exit(STARTUP_FAILURE)
+        listener = Listener(
+            sockets,
+            Connections(self._limits),
+            self._new_protocol,
+            tls=self.config.ssl,
+            handshake_timeout_s=_HANDSHAKE_TIMEOUT_S,
+        )
+        listener.start()
+        self.servers = [listener]  # type: ignore[list-item]
+        self.started = True
+        scheme = "https" if self.config.ssl_certfile else "http"
+        _log.info("listening", url=f"{scheme}://{self.config.host}:{sockets[0].getsockname()[1]}")
+
+    def _new_protocol(self) -> DeadlineProtocol:
+        protocol: DeadlineProtocol = self.config.http_protocol_class(  # type: ignore[assignment, call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._notifier.close()
@@ -193,6 +226,12 @@ class _Server(uvicorn.Server):
         """Stop without a signal, which uvicorn would raise again after it has stopped."""
         self._notifier.close()
         self.should_exit = True
+
+
+def _connection_limits(settings: Settings) -> ConnectionLimits:
+    # All connections through a proxy have its address.
+    per_address = None if settings.forwarded_allow_ips is not None else settings.max_connections_per_address
+    return limits_within(raise_file_limit(), total=settings.max_connections, per_address=per_address)
 
 
 async def _stop_when_finished(server: _Server, store: Store) -> None:

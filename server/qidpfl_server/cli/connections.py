@@ -1,0 +1,153 @@
+"""How many connections are open, in total and per address, and which one is closed when a new one needs its place."""
+
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+
+# For the store, blobs, logs and libraries.
+_RESERVED_FILES = 128
+_WANTED_FILES = 65_536
+# Connections beyond the limits, for health and operators.
+_RESERVED_CONNECTIONS = 32
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """The largest numbers of open connections; `per_address` None: no limit for one address."""
+
+    total: int
+    per_address: int | None
+    reserved: int = _RESERVED_CONNECTIONS
+
+
+def raise_file_limit() -> int:
+    """Raise the soft limit of open files as far as the system allows; return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _WANTED_FILES if hard == resource.RLIM_INFINITY else min(hard, _WANTED_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return _WANTED_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def limits_within(files: int, *, total: int, per_address: int | None) -> ConnectionLimits:
+    """The limits that leave enough files for the store: a connection may need a second file for its upload."""
+    possible = max(1, (files - _RESERVED_FILES - 2 * _RESERVED_CONNECTIONS) // 2)
+    return ConnectionLimits(total=min(total, possible), per_address=per_address)
+
+
+class Slot:
+    """The place of one connection. It is idle until a whole request has arrived, and between requests."""
+
+    def __init__(self, lane: "_Lane", address: "_Address") -> None:
+        self._lane = lane
+        self._address = address
+        self._close: Callable[[], None] = lambda: None
+        self._free = False
+
+    @property
+    def reserved(self) -> bool:
+        """Whether the connection is beyond the limits, for health and operators only."""
+        return self._lane.reserved
+
+    def on_close(self, close: Callable[[], None]) -> None:
+        """What closes the connection when another one needs its place."""
+        self._close = close
+
+    def set_idle(self, idle: bool) -> None:
+        """Idle connections are closed first, the longest idle one before the others."""
+        self._address.idle.pop(self, None)
+        if idle and not self._free:
+            self._address.idle[self] = None
+
+    def release(self) -> None:
+        """Free the place. Repeats change nothing."""
+        if not self._free:
+            self._free = True
+            self.set_idle(False)
+            self._lane.forget(self._address)
+
+    def evict(self) -> None:
+        """Close the connection and free its place at once."""
+        self.release()
+        self._close()
+
+
+class _Address:
+    """The connections of one address."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.open = 0
+        self.idle: dict[Slot, None] = {}
+
+    def make_room(self) -> bool:
+        """Close the connection that has been idle for the longest time; False if none is idle."""
+        slot = next(iter(self.idle), None)
+        if slot is not None:
+            slot.evict()
+        return slot is not None
+
+
+class _Lane:
+    """Connections with a limit of their own."""
+
+    def __init__(self, total: int, per_address: int | None, *, reserved: bool) -> None:
+        self._total = total
+        self._per_address = per_address
+        self.reserved = reserved
+        self._open = 0
+        self._addresses: dict[str, _Address] = {}
+
+    def admit(self, name: str) -> Slot | None:
+        """A place for a new connection; None if all are taken by requests that are being answered."""
+        known = self._addresses.get(name)
+        if known is not None and self._per_address is not None and known.open >= self._per_address:
+            if not known.make_room():
+                return None
+        elif self._open >= self._total and not self._make_room():
+            return None
+        address = self._addresses.setdefault(name, _Address(name))
+        address.open += 1
+        self._open += 1
+        slot = Slot(self, address)
+        slot.set_idle(True)
+        return slot
+
+    def forget(self, address: _Address) -> None:
+        self._open -= 1
+        address.open -= 1
+        if not address.open:
+            del self._addresses[address.name]
+
+    def _make_room(self) -> bool:
+        """Close an idle connection of the address that has the most connections."""
+        candidates = [address for address in self._addresses.values() if address.idle]
+        return bool(candidates) and max(candidates, key=lambda address: address.open).make_room()
+
+
+class Connections:
+    """The open connections of the server."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self._lanes = (
+            _Lane(limits.total, limits.per_address, reserved=False),
+            _Lane(limits.reserved, None, reserved=True),
+        )
+
+    def admit(self, host: str) -> Slot | None:
+        """A place for a new connection of this host, in the reserved lane if there is no other; None: no place."""
+        name = _network(host)
+        return next((slot for lane in self._lanes if (slot := lane.admit(name)) is not None), None)
+
+
+def _network(host: str) -> str:
+    """An IPv4 address, or the network of an IPv6 address: one machine may have 2^64 of those."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if not isinstance(address, IPv6Address):
+        return host
+    return str(address.ipv4_mapped or address.packed[:8].hex())
