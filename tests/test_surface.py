@@ -146,7 +146,7 @@ def _calls() -> Iterator[tuple[str, str]]:
 
 
 def log_events() -> list[str]:
-    levels = re.compile(r"_?log\.(debug|info|warning|error|exception|critical)")
+    levels = re.compile(r"_?(?:limited_)?log\.(debug|info|warning|error|exception|critical)")
     return sorted({word for called, word in _calls() if levels.fullmatch(called)})
 
 

@@ -15,9 +15,11 @@ from qidpfl_shared.protocol.errors import ErrorCode
 
 from ..errors import RequestRefused
 from ..identifiers import hash_secret, same_secret
+from ..logs import LimitedLog
 from ..service.enrolment import use_token
 from .context import Context, Ctx
 
+_log = LimitedLog()
 _MAX_CACHED_CALLERS = 100_000
 
 bearer = HTTPBearer(auto_error=False, description="an admin, viewer or client token, or an enrolment code")
@@ -94,6 +96,7 @@ async def identify(context: Ctx, callers: Callers, credentials: Bearer) -> Calle
     generation = callers.generation
     found = await _look_up(context, token_hash)
     if found is None:
+        _log.warning("login_failed")
         raise RequestRefused(ErrorCode.UNAUTHENTICATED)
     callers.add(token_hash, found, generation=generation)
     return found

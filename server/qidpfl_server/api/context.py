@@ -19,6 +19,7 @@ from ..store.store import RoundKey, Store
 from ..store.transaction import Transaction
 from .batching import RequestBatcher
 from .caches import DownloadCache, SettledRoundCache
+from .enrolment_limits import EnrolmentLimits
 from .metrics import Metrics
 from .uploads import UploadReceiver
 
@@ -50,6 +51,7 @@ class Context:
         self.metrics = metrics
         self.readers = anyio.CapacityLimiter(8)
         self.uploads = UploadReceiver(settings.max_uploads)
+        self.enrolments = EnrolmentLimits(settings.enrolments_per_s)
         self.downloads = DownloadCache()
         self.settled_rounds = SettledRoundCache()
         # Requests for the same round at the same time share a reading transaction.

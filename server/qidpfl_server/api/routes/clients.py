@@ -2,7 +2,8 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Path
+import structlog
+from fastapi import APIRouter, Body, Path, Request
 
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
@@ -15,15 +16,20 @@ from qidpfl_shared.protocol.messages import (
     SelectionVerdict,
 )
 
+from ...errors import CoordinatorError, RequestRefused
+from ...identifiers import hash_secret
+from ...logs import LimitedLog
 from ...service.enrolment import client_summaries, enrol, leave, revoke_client, store_profile
 from ...service.views import ledger, selection_verdict
 from ..auth import Admin, Callers, ClientId, Operator, TaskId
-from ..context import Ctx
+from ..context import Context, Ctx
 from ..errors import JSON_BODY, responses
 from ..json_routes import StrictJsonRoute
 from ..openapi import success
 
 router = APIRouter(prefix="/v1/tasks/{task_id}/clients", tags=["clients"], route_class=StrictJsonRoute)
+_log = structlog.get_logger()
+_limited_log = LimitedLog()
 OtherClientId = Annotated[str, Path(max_length=64, pattern=r"^[0-9a-z]{1,64}$", description="the id of a client")]
 _SOME_ID, _SOME_DIGEST = "5f1d7a84db00d2fce00b31a7", "9f" * 32
 _ENROL = {"enrolment_code": f"{_SOME_ID}.of-the-operator", "enrolment_key": "some random text of one's own"}
@@ -52,14 +58,32 @@ _OPERATOR = (*_OWN, ErrorCode.NOT_FOUND)
     | success(_ENROLLED, status=201),
 )
 async def enrol_client(
-    context: Ctx, callers: Callers, task_id: TaskId, request: Annotated[EnrolRequest, Body(examples=[_ENROL])]
+    context: Ctx,
+    callers: Callers,
+    task_id: TaskId,
+    request: Annotated[EnrolRequest, Body(examples=[_ENROL])],
+    connection: Request,
 ) -> EnrolAnswer:
     """Become a client of the task. May be repeated with the same key until the token is used."""
     now = context.now()
-    answer = await context.write(lambda tx: enrol(tx, task_id, request, now))
+    try:
+        await _limit_enrolments(context, task_id, request, connection)
+        answer = await context.write(lambda tx: enrol(tx, task_id, request, now))
+    except CoordinatorError as error:
+        _limited_log.warning("enrolment_refused", task=task_id, reason=error.code.value)
+        raise
     callers.clear()
+    _log.info("client_enrolled", task=task_id, client_id=answer.client_id, ordinal=answer.ordinal)
     failpoint("enrol.after_commit")
     return answer
+
+
+async def _limit_enrolments(context: Context, task_id: str, request: EnrolRequest, connection: Request) -> None:
+    code_hash = hash_secret(request.enrolment_code)
+    if await context.read(lambda tx: tx.tasks.task_of_code(code_hash)) != task_id:
+        context.enrolments.count_wrong_code(connection.client.host if connection.client else "")
+        raise RequestRefused(ErrorCode.UNAUTHENTICATED)
+    context.enrolments.count(task_id)
 
 
 @router.put(
@@ -123,3 +147,4 @@ async def delete_client(
     now = context.now()
     await context.write(lambda tx: revoke_client(tx, task_id, client_id, now))
     callers.clear()
+    _log.info("client_revoked", task=task_id, client_id=client_id)

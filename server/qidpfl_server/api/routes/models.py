@@ -4,6 +4,7 @@ import base64
 from functools import partial
 from typing import Annotated, Any
 
+import structlog
 from fastapi import APIRouter, Header, Path, Request, Response
 
 from qidpfl_shared.failpoints import failpoint
@@ -25,6 +26,7 @@ from ..context import Context, Ctx
 from ..errors import responses
 from ..uploads import CONTENT_DIGEST, VECTOR_BODY, check_headers
 
+_log = structlog.get_logger()
 router = APIRouter(prefix="/v1/tasks/{task_id}/models")
 Version = Annotated[int, Path(ge=0, le=1_000_000, description="a version of the model; 0 is the initial model")]
 _READ = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST)
@@ -127,6 +129,7 @@ async def put_initial_model(
             await context.uploads.receive(blob, request.stream(), byte_length=byte_length, digest=digest)
             known = await context.write(lambda tx: give_initial_model(tx, task_id, blob, now))
         failpoint("model.after_commit")
+        _log.info("admin_action", action="initial_model", task=task_id)
     return model_info(task, known)
 
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 import anyio.to_thread
+import structlog
 from fastapi import APIRouter, BackgroundTasks, Body, Header
 from fastapi.responses import StreamingResponse
 
@@ -20,6 +21,7 @@ from ..context import Context, Ctx
 from ..errors import JSON_BODY, responses
 from ..json_routes import StrictJsonRoute
 
+_log = structlog.get_logger()
 router = APIRouter(prefix="/v1/tasks", route_class=StrictJsonRoute)
 _READ = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST)
 _CHANGE = (
@@ -68,6 +70,7 @@ async def create(
             now=now,
         )
     )
+    _log.info("admin_action", action="create", task=created.task.task_id, name=request.name)
     if (evaluator := context.scheduler.evaluator(created.task)) is not None:
         afterwards.add_task(evaluator.prepare)
     view = await context.read(lambda tx: task_view(tx, created.task))
@@ -98,6 +101,7 @@ async def start(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     """Select clients now, without waiting for more of them."""
     now = context.now()
     await context.write(lambda tx: start_task(tx, task_id, now, context.rules))
+    _log.info("admin_action", action="start", task=task_id)
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 
 
@@ -120,6 +124,7 @@ async def stop(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     if not task.ended:
         evaluator = context.scheduler.evaluator(task)
         await anyio.to_thread.run_sync(stop_task, context.store, task_id, evaluator, context.now())
+        _log.info("admin_action", action="stop", task=task_id)
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 
 

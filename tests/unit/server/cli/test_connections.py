@@ -1,0 +1,81 @@
+"""The limits of connections: which one is closed when a new one needs its place."""
+
+import pytest
+
+from qidpfl_server.cli.connections import ConnectionLimits, Connections, Slot, limits_within
+
+
+class Closed(list[str]):
+    """The names of the connections that were closed, in order."""
+
+    def admit(self, connections: Connections, host: str, name: str = "") -> Slot | None:
+        slot = connections.admit(host)
+        if slot is not None:
+            slot.on_close(lambda: self.append(name))
+        return slot
+
+
+def test_the_longest_idle_connection_of_the_address_gives_its_place() -> None:
+    connections, closed = Connections(ConnectionLimits(total=10, per_address=3, reserved=1)), Closed()
+    slots = [closed.admit(connections, "a", str(number)) for number in range(3)]
+    assert slots[0] is not None and slots[1] is not None
+    slots[0].set_idle(False)
+    slots[0].set_idle(True)
+    slots[1].set_idle(False)
+    assert closed.admit(connections, "a", "3") is not None
+    assert closed == ["2"]
+
+
+def test_the_address_with_the_most_connections_gives_a_place_when_all_are_taken() -> None:
+    connections, closed = Connections(ConnectionLimits(total=4, per_address=None, reserved=1)), Closed()
+    for host in ("b", "a", "a", "a", "b"):
+        closed.admit(connections, host, host)
+    assert closed == ["a"]
+
+
+def test_only_reserved_places_are_left_when_all_connections_are_busy() -> None:
+    connections = Connections(ConnectionLimits(total=2, per_address=2, reserved=1))
+    lanes = []
+    for _ in range(3):
+        slot = connections.admit("a")
+        assert slot is not None
+        slot.set_idle(False)
+        lanes.append(slot.reserved)
+    assert lanes == [False, False, True]
+    assert connections.admit("a") is None
+
+
+def test_a_released_place_is_free_once() -> None:
+    connections = Connections(ConnectionLimits(total=1, per_address=None, reserved=0))
+    slot = connections.admit("a")
+    assert slot is not None
+    slot.set_idle(False)
+    assert connections.admit("a") is None
+    slot.release()
+    slot.release()
+    slot.set_idle(True)
+    again = connections.admit("a")
+    assert again is not None
+    again.set_idle(False)
+    assert connections.admit("a") is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("2001:db8::1", "2001:db8::2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("192.0.2.1", "192.0.2.2", False),
+    ],
+)
+def test_addresses_of_one_ipv6_network_count_together(one: str, other: str, same: bool) -> None:
+    connections, closed = Connections(ConnectionLimits(total=10, per_address=1)), Closed()
+    closed.admit(connections, one, "first")
+    closed.admit(connections, other, "second")
+    assert closed == (["first"] if same else [])
+
+
+@pytest.mark.parametrize(("files", "total"), [(65_536, 4096), (1024, 416), (100, 1)])
+def test_the_store_keeps_its_files(files: int, total: int) -> None:
+    assert limits_within(files, total=4096, per_address=None).total == total
