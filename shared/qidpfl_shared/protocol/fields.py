@@ -51,7 +51,9 @@ Moment = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(lambda va
 
 Count = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
 # Not a `Tuple` with limits: within a union, pydantic would document them as the length of a text.
-LabelCounts = Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=100_000), _is_list]
+LabelCounts = Annotated[
+    tuple[Count, ...], Field(strict=False, fail_fast=True, min_length=1, max_length=100_000), _is_list
+]
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_SAFE_INTEGER)]
 Micro = Annotated[int, Field(ge=0, le=MAX_MICRO, description="money in micro-units (1 unit = 1,000,000)")]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from support.attacks import check_speed_often, health_s, honest_task_s, open_files, repeated
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, connected, digest_header, running
+from support.http_attacks import check_speed_often, health_s, honest_task_s, open_files, repeated
 
 pytestmark = pytest.mark.live
 

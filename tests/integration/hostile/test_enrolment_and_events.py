@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from support.attacks import repeated
 from support.coordinators import Coordinator, ScriptedClient, running
+from support.http_attacks import repeated
 
 pytestmark = pytest.mark.live
 

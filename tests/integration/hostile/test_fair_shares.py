@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from support.attacks import check_speed_often, health_s, memory_mb, repeated
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, running
+from support.http_attacks import check_speed_often, health_s, memory_mb, repeated
 
 pytestmark = pytest.mark.live
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from support.attacks import check_speed_often, health_s, honest_task_s, memory_mb, repeated
 from support.coordinators import Coordinator, ScriptedClient, connected, running
+from support.http_attacks import check_speed_often, health_s, honest_task_s, memory_mb, repeated
 
 pytestmark = pytest.mark.live
 

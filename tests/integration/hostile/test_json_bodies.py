@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from support.attacks import processor_s
 from support.coordinators import Coordinator, ScriptedClient, running
+from support.http_attacks import processor_s
 
 pytestmark = pytest.mark.live
 

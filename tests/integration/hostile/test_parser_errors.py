@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from qidpfl_shared.protocol.errors import ErrorCode
-from support.attacks import health_s, memory_mb
 from support.coordinators import Coordinator, connected, running, until_closed
+from support.http_attacks import health_s, memory_mb
 
 pytestmark = pytest.mark.live
 

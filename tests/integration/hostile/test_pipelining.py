@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.attacks import health_s, memory_mb
 from support.coordinators import Coordinator, connected, running
+from support.http_attacks import health_s, memory_mb
 
 pytestmark = pytest.mark.live
 
