@@ -97,7 +97,7 @@ def limits_in_words(owner: Owner, lifetime_rho: float) -> str:
     amounts = f"at most rho {owner.rho_cap:g} per round, rho {owner.histogram_rho:g} for the label histogram"
     line = f"limits: {amounts}, rho {lifetime_rho:g} over the lifetime of these records; {in_words(lifetime_rho)}"
     if owner.rho_cap > RHO_CAP or owner.histogram_rho > HISTOGRAM_RHO or lifetime_rho > LIFETIME_RHO:
-        line += f". The owner has set more than the defaults (rho {RHO_CAP:g}, {HISTOGRAM_RHO:g}, {LIFETIME_RHO:g})"
+        line += f". This is more than the defaults (rho {RHO_CAP:g}, {HISTOGRAM_RHO:g}, {LIFETIME_RHO:g})"
     if owner.accept_unproven:
         line += ". The owner accepts releases that guarantee less or nothing; after the first one no limit holds"
     return line

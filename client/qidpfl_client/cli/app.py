@@ -51,6 +51,7 @@ def run_command(
     workload: options.CustomWorkload = None,
     data_dir: options.DataDir = None,
     all_records: options.AllRecords = False,
+    testbed_shard: options.TestbedShard = False,
     device: options.Device = "auto",
     privacy_value: options.PrivacyValue = "1.0",
     rho_cap: options.RhoCap = RHO_CAP,
@@ -100,7 +101,13 @@ def run_command(
         enrolment = Enrolment(
             context=context,
             code=secret,
-            open_data=_local_data(device, data_dir, workload, all_records=all_records, threads=os.cpu_count() or 1),
+            open_data=_local_data(
+                device,
+                data_dir,
+                workload,
+                all_records=all_records or (workload is not None and not testbed_shard),
+                threads=os.cpu_count() or 1,
+            ),
             ordinal=ordinal,
             moved=moved,
         )

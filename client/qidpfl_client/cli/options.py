@@ -31,7 +31,17 @@ CustomWorkload = Annotated[
 ]
 AllRecords = Annotated[
     bool,
-    typer.Option("--all-records", help="train on all records of this machine, not on the shard of a testbed"),
+    typer.Option(
+        "--all-records",
+        help="train on all records of this machine, not on the shard of a testbed; always so with --workload",
+    ),
+]
+TestbedShard = Annotated[
+    bool,
+    typer.Option(
+        "--testbed-shard",
+        help="with --workload: let the task choose the shard of the records, by their labels. For public data only",
+    ),
 ]
 Device = Annotated[str, typer.Option(envvar="QIDPFL_DEVICE", help="auto, cpu, cuda, cuda:N or mps")]
 PrivacyValue = Annotated[

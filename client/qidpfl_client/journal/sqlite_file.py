@@ -59,7 +59,7 @@ CREATE TABLE entries (
 # The change from each earlier version to the next one.
 _UPGRADES = {
     1: "ALTER TABLE entries ADD COLUMN training_s REAL;",
-    # The journal had one data set, and the limit of its latest task; NULL was and is no limit.
+    # The journal had one data set, and the limit of its latest task. Where that was unlimited, the next run sets one.
     2: """
 ALTER TABLE data_set ADD COLUMN size INTEGER;
 ALTER TABLE data_set ADD COLUMN recorded_at TEXT;
@@ -67,7 +67,8 @@ ALTER TABLE memberships ADD COLUMN fingerprint TEXT;
 UPDATE memberships SET fingerprint = (SELECT fingerprint FROM data_set) WHERE profile IS NOT NULL;
 CREATE TABLE limits (position INTEGER PRIMARY KEY, recorded_at TEXT NOT NULL, lifetime_rho REAL);
 INSERT INTO limits (recorded_at, lifetime_rho)
-    SELECT strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), lifetime_rho FROM memberships ORDER BY rowid DESC LIMIT 1;
+    SELECT strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), lifetime_rho FROM
+        (SELECT lifetime_rho FROM memberships ORDER BY rowid DESC LIMIT 1) WHERE lifetime_rho IS NOT NULL;
 """,
 }
 

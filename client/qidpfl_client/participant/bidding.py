@@ -49,7 +49,7 @@ def decide(
     if spec.game.policy is RewardPolicy.NONE:
         return Bid(rho=0.0) if -fixed_cost >= owner.min_utility else _not_worth_it(-fixed_cost, owner)
     reward = from_micro(offer.reward_micro)
-    limits = (offer.rho_max, remaining_rho, *(() if owner.rho_cap is None else (owner.rho_cap,)))
+    limits = (offer.rho_max, remaining_rho, owner.rho_cap)
     rho = best_response(
         reward=reward,
         total=offer.total,

@@ -14,7 +14,15 @@ from qidpfl_shared.protocol.messages import Announcement, Declaration, Decline, 
 from qidpfl_shared.protocol.releases import release_of, round_of
 from qidpfl_shared.protocol.wire import Vector32, digest_of, encode
 
-from ..errors import Conflict, Refused, RoundClosed, UntrustedCoordinator
+from ..errors import (
+    ClientError,
+    Conflict,
+    Refused,
+    RoundClosed,
+    Unavailable,
+    Unreachable,
+    UntrustedCoordinator,
+)
 from ..journal.journal import Entry, SeenOffer, round_entry
 from .bidding import DeclineCode, NoBid, decide
 from .session import ClientContext, TaskSession
@@ -203,12 +211,15 @@ class TaskParticipant:
             model = self._context.models.get(
                 self._api, offer.model_version, digest=offer.model_digest, dimension=self._spec.dimension
             )
-        except UntrustedCoordinator:
+            begun = self._clock.now()
+            payload = self._train(model, entry)
+            training_s = self._clock.now() - begun
+        except (Unreachable, Unavailable):
+            raise
+        except ClientError:
+            # Nothing was sent, and nothing will be.
             self._journal.free(self._api.task_id, entry.release)
             raise
-        begun = self._clock.now()
-        payload = self._train(model, entry)
-        training_s = self._clock.now() - begun
         failpoint("client.noised")
         in_time = self._wait_for_slot(begun)
         attempt = self._open_attempt(offer.round_number)

@@ -100,6 +100,7 @@ class Enrolment:
         limit = context.account(spec).lifetime_rho
         membership = replace(membership, lifetime_rho=finite(limit), server=context.api.server)
         context.journal.limits.keep_first(context.owner.lifetime_rho)
+        self._free_other_tasks()
         context.journal.save_membership(membership)
         membership = self._enrolled(membership)
         assert membership.ordinal is not None
@@ -262,6 +263,16 @@ class Enrolment:
             self.context.report(
                 f"{claim.release}: the coordinator already has this release; the client does not repeat it"
             )
+
+    def _free_other_tasks(self) -> None:
+        """Cancel the reservations of other tasks. No update was sent for them: that would have spent them."""
+        context = self.context
+        for entry in context.journal.entries():
+            if entry.state is SpendState.RESERVED and entry.task_id != context.api.task_id:
+                context.journal.free(entry.task_id, entry.release)
+                context.report(
+                    f"{entry.release} of task {entry.task_id} was never sent: rho {entry.rho:.4g} is free again"
+                )
 
     def _free_excess(self, spec: TaskSpec) -> None:
         """Cancel reservations above the limits of this run, which may be lower than those of the last one."""

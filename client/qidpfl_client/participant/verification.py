@@ -91,5 +91,5 @@ def refusal_of_claim(theirs: LedgerEntry, known: Entry | None) -> str | None:
     if known.state is SpendState.FREED:
         return "which this journal has cancelled before anything was sent"
     if known.state is SpendState.RESERVED:
-        return f"but this journal has reserved rho {known.rho:g}" if theirs.rho > known.rho else None
+        return None if theirs.rho == known.rho else f"but this journal has reserved rho {known.rho:g}"
     return None if known.digest == theirs.digest else "with other bytes than this journal has sent"

@@ -41,9 +41,10 @@ class FlatParameters:
         self.vector.copy_(torch.from_numpy(np.array(model, dtype=np.float32)))
 
     def flatten(self, tensors: Sequence[Tensor | None]) -> Tensor:
-        """One tensor per parameter as a flat vector; None stands for zeros."""
+        """One tensor per parameter, dense or sparse, as a flat vector; None stands for zeros."""
         pairs = zip(tensors, self.tensors, strict=True)
-        return torch.cat([(torch.zeros_like(own) if part is None else part).reshape(-1) for part, own in pairs])
+        dense = (torch.zeros_like(own) if part is None else part.to_dense() for part, own in pairs)
+        return torch.cat([part.reshape(-1) for part in dense])
 
 
 def random_models(parameters: FlatParameters) -> list[Tensor]:

@@ -9,14 +9,15 @@ from torch.nn import functional
 
 from qidpfl_shared.core.privacy.rounding import clipped_mean_slack
 from qidpfl_shared.protocol.wire import TensorLayout
-from qidpfl_shared.workloads.networks import check_records_stay_apart
+from qidpfl_shared.workloads.networks import check_nothing_changes, check_records_stay_apart
 from qidpfl_shared.workloads.records import Records
 
 from ..errors import ClientError
 from .data_loader import Batch, Chunk, DataLoader
 from .devices import wide_dtype
 from .flat_parameters import FlatParameters, random_models
-from .per_sample.clipping import NETWORK_FAILURES, Clipper, ClippingMethod, fastest_method
+from .per_sample.clipping import Clipper, ClippingMethod, fastest_method
+from .per_sample.functional import NETWORK_FAILURES
 
 _EXAMPLES = 5
 
@@ -131,6 +132,7 @@ def check_network(
         labels = torch.arange(len(inputs), device=device) % answers.shape[1]
         for model in models:
             parameters.vector.copy_(model)
+            check_nothing_changes(network, inputs)
             check_records_stay_apart(network, inputs)
         clipping = fastest_method(network, parameters, inputs, labels, models=models)
         parameters.vector.copy_(given)

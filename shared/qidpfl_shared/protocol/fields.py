@@ -1,5 +1,6 @@
 """The base of every message, and the types of its fields: strict, bounded, finite."""
 
+from collections.abc import Sized
 from datetime import datetime
 from typing import Annotated, TypeVar
 
@@ -14,6 +15,7 @@ MAX_SAFE_INTEGER = 2**53 - 1
 MAX_DIMENSION = 2**28
 
 MAX_TEXT = 1000
+MAX_LABELS = 100_000
 
 Item = TypeVar("Item")
 
@@ -22,6 +24,14 @@ def _instance(value: object, *kinds: type) -> object:
     """Refuse values that lax validation would convert, such as numbers to times or sets to lists."""
     if not isinstance(value, kinds):
         raise PydanticCustomError("wrong_type", "Input has the wrong type")
+    return value
+
+
+def _label_list(value: object) -> object:
+    _instance(value, list, tuple)
+    length = len(value) if isinstance(value, Sized) else 0
+    if not 1 <= length <= MAX_LABELS:
+        raise PydanticCustomError("too_long" if length else "too_short", "There must be 1 to 100000 labels")
     return value
 
 
@@ -50,9 +60,12 @@ Choice = Annotated[Item, Field(strict=False)]
 Moment = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(lambda value: _instance(value, str, datetime))]
 
 Count = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
-# Not a `Tuple` with limits: within a union, pydantic would document them as the length of a text.
+# Not a `Tuple` with limits: pydantic would count the items before the first wrong one, and document the limits within a
+# union as the length of a text.
 LabelCounts = Annotated[
-    tuple[Count, ...], Field(strict=False, fail_fast=True, min_length=1, max_length=100_000), _is_list
+    tuple[Count, ...],
+    Field(strict=False, fail_fast=True, json_schema_extra={"minItems": 1, "maxItems": MAX_LABELS}),
+    BeforeValidator(lambda value: _label_list(value)),
 ]
 PositiveCount = Annotated[int, Field(ge=1, le=MAX_SAFE_INTEGER)]
 Micro = Annotated[int, Field(ge=0, le=MAX_MICRO, description="money in micro-units (1 unit = 1,000,000)")]

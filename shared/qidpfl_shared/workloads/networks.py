@@ -87,9 +87,25 @@ def check_records_stay_apart(network: nn.Module, examples: torch.Tensor | None =
         raise WorkloadError("the network's output for a record depends on the other records of the batch")
 
 
+def check_nothing_changes(network: nn.Module, examples: torch.Tensor) -> None:
+    """Raise `WorkloadError` if the network changes its own parameters or buffers when it computes an answer.
+
+    One record would then change the network for the records after it.
+    """
+    before = [tensor.detach().clone() for tensor in (*network.parameters(), *network.buffers())]
+    with torch.no_grad():
+        network(examples)
+    after = (*network.parameters(), *network.buffers())
+    if not all(torch.equal(first, second) for first, second in zip(before, after, strict=True)):
+        raise WorkloadError("the network changes its parameters or buffers when it computes, so records mix through it")
+
+
 def _mixes_records(layer: nn.Module) -> bool:
     # Lazy and synchronised forms are subclasses. Instance normalisation mixes records only if it keeps statistics.
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        return True
+    # It shortens the rows of its table when a record looks them up, for all later records too.
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
         return True
     return isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats
 

@@ -125,7 +125,7 @@ def test_the_limit_of_a_journal_is_raised_only_by_its_owner(owner: DataOwner) ->
         assert raised.returncode == 0 and "epsilon 2.8" in raised.stdout and "epsilon 13.8" in raised.stdout
         ended = owner.run(second, QIDPFL_LIFETIME_RHO="3", QIDPFL_RHO_CAP="0.1", QIDPFL_HISTOGRAM_RHO="0.04")
     assert ended.returncode == 0, ended.stderr
-    assert "has set more than the defaults" in ended.stderr.splitlines()[0]
+    assert "more than the defaults" in ended.stderr.splitlines()[0]
     assert [request["rho"] for request in second.declared] == [0.1]
     ledger = owner.ledger
     assert [limit["lifetime_rho"] for limit in ledger["limits"]] == [LIFETIME_RHO, 3.0]
@@ -189,3 +189,49 @@ def test_no_histogram_leaves_where_the_owner_wants_none(owner: DataOwner) -> Non
     profile = json.loads(hostile.profiles[0])
     assert profile["label_counts"] is None and profile["histogram_rho"] is None
     assert [entry.release for entry in owner.entries] == ["round/1"]
+
+
+def test_a_task_does_not_choose_among_the_records_of_an_owner(owner: DataOwner) -> None:
+    """The shards of a testbed depend on the labels of all records, so their sizes would be a release."""
+    (owner.folder / "own.py").write_text(OWN_WORKLOAD)
+    spec = greedy(1, selection={"rule": "all"})
+    for task_id, options, size in (("all-of-them", [], 200), ("a-shard", ["--testbed-shard"], None)):
+        with serving(HostileCoordinator(spec=spec, lies=OFFERS, task_id=task_id)) as hostile:
+            journal = ["--journal", f"{task_id}.sqlite"]
+            ended = owner.run(hostile, "--workload", "own.py:Own", "--no-histogram", *journal, *options)
+        assert ended.returncode == 0, ended.stderr
+        sent = json.loads(hostile.profiles[0])["size"]
+        assert sent == size if size is not None else 0 < sent < 200
+
+
+OWN_WORKLOAD = """
+import numpy as np
+from torch import nn
+from qidpfl_shared.workloads.records import Records
+
+class Own:
+    labels, convex = 10, True
+
+    def __init__(self, *, data_dir=None):
+        pass
+
+    def training(self):
+        rng = np.random.default_rng(0)
+        return Records(features=rng.standard_normal((200, 64)), labels=np.arange(200) % 10)
+
+    def held_out(self):
+        return None
+
+    def network(self):
+        return nn.Linear(64, 10)
+"""
+
+
+def test_reservations_that_were_never_sent_cannot_exhaust_a_lifetime(owner: DataOwner) -> None:
+    for number in range(5):
+        task_id = f"task-{number}"
+        with serving(HostileCoordinator(spec=greedy(1), lies=OFFERS, task_id=task_id, model_lie=b"none")) as hostile:
+            owner.refused(owner.run(hostile))
+        assert [request.get("rho") for request in hostile.declared] == [RHO_CAP] and hostile.received == []
+    ledger = owner.ledger
+    assert ledger["spent_rho"] == pytest.approx(5 * HISTOGRAM_RHO) and ledger["reserved_rho"] == 0

@@ -237,6 +237,86 @@ def test_networks_that_mix_records_in_their_own_way_are_refused_too() -> None:
         trainer_of(Centred(), RECORDS)
 
 
+class Counts(nn.Module):
+    """Counts the records that it has seen, in a buffer that its answers depend on."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, LABELS)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.seen += len(inputs)
+        answers: Tensor = self.layer(inputs) / self.seen
+        return answers
+
+
+class Shortens(nn.Module):
+    """A look-up shortens rows of the table, for all later records too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, LABELS, max_norm=1e3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        answers: Tensor = self.table(inputs.abs().long() % 4).sum(1)
+        return answers
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (Counts(), "changes its parameters or buffers"),
+        (Shortens(), "Embedding"),
+    ],
+    ids=["buffer", "table"],
+)
+def test_networks_that_change_themselves_are_refused(network: nn.Module, message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        trainer_of(network, RECORDS)
+
+
+class Strict(nn.Module):
+    """Fails for large features, with an error that is not one of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, LABELS)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        assert float(inputs.abs().max()) < 100, "out of range"
+        answers: Tensor = self.layer(inputs)
+        return answers
+
+
+@pytest.mark.parametrize("name", ["gradient_once", "noisy_epochs", "update_clip"])
+def test_a_record_for_which_the_network_fails_ends_no_round(name: str) -> None:
+    features = RECORDS.features.copy()
+    features[3] = 1000
+    released = upload(trainer_of(Strict(), records_of(features, RECORDS.labels)), MECHANISMS[name], MODEL)
+    assert np.isfinite(released).all() and released.any()
+
+
+def test_sparse_gradients_are_trained_like_dense_ones() -> None:
+    class Words(nn.Module):
+        def __init__(self, *, sparse: bool) -> None:
+            super().__init__()
+            self.table = nn.Embedding(5, LABELS, sparse=sparse)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            answers: Tensor = self.table(inputs.abs().long() % 5).sum(1)
+            return answers
+
+    model = RNG.standard_normal(5 * LABELS)
+    for name in ("gradient_once", "update_clip"):
+        sparse, dense = (
+            upload(trainer_of(Words(sparse=sparse), RECORDS), MECHANISMS[name], model) for sparse in (True, False)
+        )
+        np.testing.assert_allclose(sparse, dense, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize(
     ("records", "message"),
     [

@@ -18,7 +18,7 @@ from qidpfl_shared.core.privacy.rounding import SLACK
 
 from ..flat_parameters import FlatParameters
 from .chunk_size import advised_chunk, bytes_kept
-from .functional import gradients_by_vmap, gradients_one_by_one
+from .functional import NETWORK_FAILURES, gradients_by_vmap, gradients_one_by_one
 from .gradients import Contribution
 from .hooks import gradients_by_hooks
 
@@ -35,8 +35,6 @@ class GradientMethod(Protocol):
 
 # The fastest method first; the last one is the definition.
 METHODS: tuple[GradientMethod, ...] = (gradients_by_hooks, gradients_by_vmap, gradients_one_by_one)
-# What a network may raise for records that it does not accept.
-NETWORK_FAILURES = (RuntimeError, ValueError, IndexError)
 # Methods may differ by the rounding of float32, in sums of any order.
 _AGREEMENT = 1e-3
 

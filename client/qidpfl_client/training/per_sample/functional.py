@@ -9,6 +9,9 @@ from torch.nn import functional
 
 from .gradients import Contribution, Rows
 
+# What a network may raise for a record that it does not accept: anything, as it may be the owner's program.
+NETWORK_FAILURES = (Exception,)
+
 
 def gradients_by_vmap(
     network: nn.Module, inputs: Tensor, labels: Tensor, *, scale: float = 1.0
@@ -41,8 +44,8 @@ def gradients_one_by_one(
             found = torch.autograd.grad(loss, tensors, allow_unused=True)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, IndexError, ValueError):
+        except NETWORK_FAILURES:
             found = tuple(map(torch.zeros_like, tensors))
         for row, tensor, gradient in zip(rows, tensors, found, strict=True):
-            row.append(torch.zeros_like(tensor) if gradient is None else gradient)
+            row.append(torch.zeros_like(tensor) if gradient is None else gradient.to_dense())
     return [Rows(torch.stack(row)) for row in rows]

@@ -293,13 +293,13 @@ def test_a_journal_of_an_earlier_version_is_read_unchanged_and_migrated_on_write
         assert [item.training_s for item in journal.entries("t")] == [None, 1.5]
 
 
-def test_an_earlier_version_without_a_limit_keeps_none(path: Path) -> None:
+def test_an_earlier_version_without_a_limit_gets_one_from_the_next_run(path: Path) -> None:
     with Journal(path) as journal:
         journal.save_membership(replace(MEMBERSHIP, lifetime_rho=None))
     downgrade(path, 2)
     with Journal(path) as journal:
-        assert [limit.lifetime_rho for limit in journal.limits.history()] == [math.inf]
-        assert journal.limits.of_run(None) == math.inf and journal.limits.of_run(0.3) == 0.3
+        assert journal.limits.history() == []
+        assert journal.limits.of_run(None) == LIFETIME_RHO and journal.limits.of_run(0.3) == 0.3
 
 
 def test_an_earlier_version_without_a_task_takes_the_default(path: Path) -> None:

@@ -128,8 +128,8 @@ def test_a_release_that_the_journal_has_sent_may_be_in_the_coordinators_ledger(s
     assert "other bytes" in str(refusal_of_claim(claim(digest="b" * 64), own))
 
 
-@pytest.mark.parametrize(("rho", "refused"), [(0.01, False), (0.1, False), (0.1 + 1e-9, True), (50.0, True)])
-def test_a_reserved_release_is_believed_up_to_its_budget(rho: float, refused: bool) -> None:
+@pytest.mark.parametrize(("rho", "refused"), [(0.01, True), (0.1, False), (0.1 + 1e-9, True), (50.0, True)])
+def test_a_reserved_release_is_believed_at_its_own_budget_only(rho: float, refused: bool) -> None:
     assert (refusal_of_claim(claim(rho=rho), known(SpendState.RESERVED)) is not None) == refused
 
 
