@@ -78,7 +78,7 @@ def test_every_mechanism_finishes_a_task_and_is_in_the_ledger_with_its_guarantee
     assert result.exit_code == 0, result.stderr
     # Once for the fleet, before its members start.
     assert ["limits: at most rho 0.5" in line for line in result.stderr.splitlines()].index(True) == 0
-    assert result.stderr.count("has set more than the defaults") == 1
+    assert result.stderr.count("more than the defaults") == 1
     for journal in journals_of(tmp_path):
         shown = CliRunner().invoke(app, ["ledger", "--json", "--journal", str(journal)])
         body = json.loads(shown.stdout)
