@@ -175,6 +175,7 @@ def task_body(clients: int, dimension: int, rounds: int) -> dict[str, Any]:
     tensors = [{"name": "weight", "shape": [labels, dimension // labels - 1]}, {"name": "bias", "shape": [labels]}]
     return {
         "name": "benchmark",
+        "single_use_codes": 0,
         "preset": "mnist",
         "overrides": {
             "workload": {"dataset": "none", "partition": None},

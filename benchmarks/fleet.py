@@ -73,7 +73,7 @@ def run_task(url: str, folder: Path, clients: int, rounds: int) -> Result:
             "rounds": {"quiet_s": 600.0, "enrolment_window_s": 600.0, "expected_clients": clients},
             "game": {"horizon": rounds, "min_share": 0.0},
         }
-        made = api.create_task("fleet", preset="digits", overrides=overrides)
+        made = api.create_task("fleet", preset="digits", overrides=overrides, single_use_codes=0)
         code = folder / "code"
         code.write_text(made.enrolment_codes[0])
         command = ["fleet", "--server", url, "--code-file", str(code), "--clients", str(clients)]

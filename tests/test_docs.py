@@ -24,7 +24,8 @@ from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.mechanisms import MechanismName
 from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode
-from qidpfl_shared.protocol.messages import RoundState, SpendState, TaskState
+from qidpfl_shared.protocol.ledger import SpendState
+from qidpfl_shared.protocol.messages import RoundState, TaskState
 from qidpfl_shared.protocol.presets import PRESETS
 from qidpfl_shared.protocol.task_spec import SelectionRule
 

@@ -66,6 +66,7 @@ class Testbed:
 
     def _serve(self, overrides: dict[str, Any]) -> list[str]:
         preset = ["--preset", self.scenario.preset, "--task", "demo", "--overrides", json.dumps(overrides)]
+        preset.append("--shared-code")
         return ["qidpfl_server", "serve", "--port", str(self._port), "--state-dir", str(self.state_dir), *preset]
 
     def _run(self, ordinal: int) -> list[str]:

@@ -37,6 +37,7 @@ class EndReason(StrEnum):
     TARGET_REACHED = "target_reached"
     BUDGET_EXHAUSTED = "budget_exhausted"
     TOO_FEW_CLIENTS = "too_few_clients"
+    TOO_FEW_BIDDERS = "too_few_bidders"
     NO_REWARD = "no_reward"
     TOO_FEW_UPDATES = "too_few_updates"
     MODEL_DIVERGED = "model_diverged"
@@ -86,6 +87,9 @@ class Client:
     misses: int = 0
     set_aside: bool = False
     coming_back: bool = False
+    revoked_at: Micros | None = None
+    exclusions: int = 0
+    excluded_until: int = 0
 
     @property
     def has_profile(self) -> bool:
@@ -133,11 +137,12 @@ class Round:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundInvitation:
-    """The standing of a client in a round, and the budget that the plan expects of it."""
+    """The standing of a client in a round, the budget that the plan expects of it, and the largest it may declare."""
 
     client_id: str
     standing: Standing
     expected_rho: float
+    rho_limit: float | None = None
 
 
 def standing_of(invitation: RoundInvitation | None) -> Standing:
@@ -154,6 +159,12 @@ class Budget:
     rho: float
     reason: str | None
     recorded_at: Micros
+    attempt: int = 1
+
+    @property
+    def withdrawn(self) -> bool:
+        """Whether the client has taken back a declared budget."""
+        return self.state is BudgetState.DECLINED and self.rho > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +178,25 @@ class Update:
     received_at: Micros
     verdict: NoiseVerdict | None = None
     accepted: bool | None = None
+    alignment: float | None = None
+    voided_at: Micros | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Payment:
+    """What a client gets for one round: paid now, and held in escrow until the task ends."""
+
+    amount_micro: int
+    escrow_micro: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EscrowSettlement:
+    """What became of a client's escrow at the end of its task."""
+
+    client_id: str
+    amount_micro: int
+    forfeited: bool
 
 
 @dataclass(frozen=True, kw_only=True)

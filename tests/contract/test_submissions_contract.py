@@ -43,11 +43,19 @@ class Stage:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.told: list[set[str]] = []
-        codes = new_codes(TASK, 1)
+        codes = new_codes(TASK, SPEC, 0)
         model = save_initial_model(store.blobs, SPEC)
         store.write(
             lambda tx: create_task(
-                tx, name="task", preset_name="digits", spec=SPEC, model=model, now=NOW, task_id=TASK, codes=codes
+                tx,
+                name="task",
+                preset_name="digits",
+                spec=SPEC,
+                model=model,
+                now=NOW,
+                task_id=TASK,
+                codes=codes,
+                single_use_codes=0,
             )
         )
         self.clients = [self._join(codes[0], number) for number in range(3)]

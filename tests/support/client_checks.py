@@ -10,7 +10,7 @@ import httpx
 from qidpfl_client.api import TaskApi
 from qidpfl_client.journal.journal import Entry, Journal
 from qidpfl_client.journal.ledger import read_ledger
-from qidpfl_shared.protocol.messages import Ledger, SpendState
+from qidpfl_shared.protocol.ledger import Ledger, SpendState
 from support.coordinators import Coordinator
 from support.peers.recording_proxy import RecordingProxy
 

@@ -105,9 +105,9 @@ class Coordinator:
         return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
 
     def create_task(self, name: str = "task", preset: str = "digits", **overrides: Any) -> tuple[str, str]:
-        """A new task's id and enrolment code."""
+        """A new task's id and its enrolment code for many clients."""
         rounds = NO_TIMEOUTS | overrides.pop("rounds", {})
-        body = {"name": name, "preset": preset, "overrides": overrides | {"rounds": rounds}}
+        body = {"name": name, "preset": preset, "overrides": overrides | {"rounds": rounds}, "single_use_codes": 0}
         with self.admin as http:
             answer = http.post("/v1/tasks", json=body).raise_for_status().json()
         return answer["task"]["task_id"], answer["enrolment_codes"][0]

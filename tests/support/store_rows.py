@@ -16,10 +16,12 @@ from qidpfl_server.service.tasks import create_task, save_initial_model, task_sp
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
 from qidpfl_shared.protocol.messages import Declaration, EnrolRequest, Profile
+from qidpfl_shared.protocol.wire import decode, squared_norm
 
 NOW = 1_800_000_000 * SECOND
 CLIENTS = 3
-SPEC = task_spec("digits", {"rounds": {"expected_clients": CLIENTS}})
+# Deadlines that follow the clients are tested elsewhere.
+SPEC = task_spec("digits", {"rounds": {"expected_clients": CLIENTS}, "defence": {"deadline_floor": 1.0}})
 Open = Callable[[], Store]
 
 
@@ -66,7 +68,7 @@ def delivered_round(store: Store) -> tuple[str, list[Client]]:
             client_id=client.client_id,
             digest=store.blobs.put(data),
             byte_length=len(data),
-            squared_norm=1.0,
+            squared_norm=squared_norm(decode(data, dimension=SPEC.dimension)),
             received_at=NOW,
         )
 

@@ -81,5 +81,5 @@ def enrolment(
     }
     context |= {name: options.pop(name) for name in [*options] if name in ClientContext.__dataclass_fields__}
     # Tests that start a coordinator again find it at another port.
-    fields: dict[str, Any] = {"code": code, "open_data": SyntheticData(), "moved": True}
+    fields: dict[str, Any] = {"codes": (code,), "open_data": SyntheticData(), "moved": True}
     return Enrolment(context=ClientContext(**context), **fields | options)

@@ -27,6 +27,7 @@ from qidpfl_server.service.tasks import create_task, save_initial_model, start_t
 from qidpfl_server.service.views import announcement_state, ledger, round_result
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
+from qidpfl_shared.protocol.ledger import Ledger, LedgerEntry
 from qidpfl_shared.protocol.messages import (
     Announcement,
     BudgetReceipt,
@@ -36,7 +37,6 @@ from qidpfl_shared.protocol.messages import (
     EnrolAnswer,
     EnrolRequest,
     Join,
-    LedgerEntry,
     Profile,
     RoundOffer,
     RoundResult,
@@ -71,7 +71,7 @@ class UseCases:
         *,
         name: str | None = None,
         preset: str = "digits",
-        single_use_codes: int = 0,
+        single_use_codes: int | None = 0,
         rules: RuleRegistry = NO_RULES,
         **overrides: Any,
     ) -> "ServedTask":
@@ -150,7 +150,9 @@ class ServedTask:
         return self.cases.read(lambda tx: round_result(tx, self.now, number))
 
     def payments(self, number: int = 1) -> dict[str, int]:
-        return self.cases.read(lambda tx: tx.rounds.payments(self.task_id, number))
+        """The amounts that were paid at once, without escrow."""
+        found = self.cases.read(lambda tx: tx.payments.of_round(self.task_id, number))
+        return {client_id: payment.amount_micro for client_id, payment in found.items()}
 
     def updates(self, number: int = 1) -> int:
         return self.cases.read(lambda tx: tx.rounds.update_count(self.task_id, number))
@@ -208,7 +210,11 @@ class ServedClient:
 
     def update(self, number: int = 1) -> bytes:
         """Noise of the declared size; the same bytes for the same round."""
-        std = 2**0.5 / (sum(self.labels) * RHO**0.5)
+        return self.noise(RHO, number)
+
+    def noise(self, rho: float, number: int = 1) -> bytes:
+        """Noise for this budget."""
+        std = 2**0.5 / (sum(self.labels) * rho**0.5)
         rng = np.random.default_rng([number, *self.key.encode()])
         noise: bytes = (std * rng.standard_normal(self.task.now.spec.dimension)).astype("<f4").tobytes()
         return noise
@@ -263,9 +269,12 @@ class ServedClient:
         assert offer is not None
         return offer
 
+    def ledger(self) -> Ledger:
+        return self.cases.read(lambda tx: ledger(tx, self.client_id))
+
     def entry(self, number: int = 1) -> LedgerEntry:
         """The entry of one round in the client's ledger."""
-        entries = self.cases.read(lambda tx: ledger(tx, self.client_id)).entries
+        entries = self.ledger().entries
         return next(entry for entry in entries if entry.release == f"round/{number}")
 
     @property

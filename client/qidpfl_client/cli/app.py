@@ -87,8 +87,8 @@ def run_command(
         prices=Prices(per_record=cost_per_record, per_second=cost_per_second, per_mebibyte=cost_per_mebibyte),
     )
     options.warn_if_unsafe(unsafe_seed)
-    secret = options.enrolment_code(code, code_file)
-    task_id, _ = split_code(secret)
+    codes = options.enrolment_codes(code, code_file)
+    task_id, _ = split_code(codes[0])
     with ProgressDisplay() as progress, connect(server, insecure=insecure) as http, Journal(journal) as opened:
         context = ClientContext(
             api=TaskApi(http, task_id=task_id, retries=SHORT_RETRIES),
@@ -100,7 +100,7 @@ def run_command(
         progress.say(limits_in_words(owner, context.lifetime_rho))
         enrolment = Enrolment(
             context=context,
-            code=secret,
+            codes=codes,
             open_data=_local_data(
                 device,
                 data_dir,
@@ -163,7 +163,7 @@ def fleet_command(
     Every member has its own identity, journal and privacy value. All members share one data set.
     """
     options.warn_if_unsafe(unsafe_seed)
-    secret = options.enrolment_code(code, code_file)
+    codes = options.enrolment_codes(code, code_file)
     owner = Owner(
         rho_cap=rho_cap,
         lifetime_rho=lifetime_rho,
@@ -174,7 +174,7 @@ def fleet_command(
     )
     plan = FleetPlan(
         clients=clients,
-        code=secret,
+        codes=codes,
         owner=owner,
         journals=journals,
         privacy_value=privacy_value,

@@ -108,15 +108,15 @@ UnsafeSeed = Annotated[
 guarded = one_line_errors("qidpfl-client", ClientError, WorkloadError, ImpossibleArgument, ReleaseRefused)
 
 
-def enrolment_code(code: str | None, code_file: Path | None) -> str:
-    """The enrolment code from the option or from its file."""
+def enrolment_codes(code: str | None, code_file: Path | None) -> tuple[str, ...]:
+    """The enrolment code from the option, or the codes from its file, one per line. At least one."""
     if (code is None) == (code_file is None):
         raise Misconfigured("give exactly one of --code and --code-file")
     if code is not None:
-        return code.strip()
+        return (code.strip(),)
     assert code_file is not None
     try:
-        return code_file.read_text().strip()
+        return tuple(code_file.read_text().split()) or ("",)
     except UnicodeDecodeError:
         raise Misconfigured(f"{code_file} does not contain an enrolment code") from None
 

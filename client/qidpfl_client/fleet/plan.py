@@ -30,7 +30,7 @@ class FleetPlan:
     """How many members, and how they differ. The same seed gives the same members, except for their noise."""
 
     clients: int
-    code: str
+    codes: tuple[str, ...]
     owner: Owner
     journals: Path
     privacy_value: str
@@ -44,7 +44,7 @@ class FleetPlan:
 
     def api(self, http: httpx.Client) -> TaskApi:
         """A connection to the task, for one member or for the watcher."""
-        return TaskApi(http, task_id=split_code(self.code)[0], retries=SHORT_RETRIES)
+        return TaskApi(http, task_id=split_code(self.codes[0])[0], retries=SHORT_RETRIES)
 
     @contextmanager
     def members(self, http: httpx.Client, open_data: OpenData, report: Report) -> Iterator[list[Member]]:
@@ -78,7 +78,8 @@ class FleetPlan:
         return Member(
             enrolment=Enrolment(
                 context=context,
-                code=self.code,
+                # Each member begins with another code, so that few find theirs used.
+                codes=self.codes[(start := ordinal % len(self.codes)) :] + self.codes[:start],
                 open_data=behaving_data(common.open_data, behaviour),
                 ordinal=ordinal,
             ),

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qidpfl_shared.core.privacy.account import PrivacyAccount, Release
-from qidpfl_shared.protocol.messages import Profile, RoundOffer, SpendState
+from qidpfl_shared.protocol.ledger import SpendState
+from qidpfl_shared.protocol.messages import Profile, RoundOffer
 from qidpfl_shared.protocol.releases import histogram_release, round_release
 from qidpfl_shared.protocol.task_spec import TaskSpec
 

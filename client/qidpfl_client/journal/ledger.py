@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
-from qidpfl_shared.protocol.messages import SpendState
+from qidpfl_shared.protocol.ledger import SpendState
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import JournalError

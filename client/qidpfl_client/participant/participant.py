@@ -10,7 +10,8 @@ from typing import Protocol
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.privacy.account import ReleaseRefused
 from qidpfl_shared.failpoints import failpoint
-from qidpfl_shared.protocol.messages import Announcement, Declaration, Decline, Join, RoundOffer, RoundState, SpendState
+from qidpfl_shared.protocol.ledger import SpendState
+from qidpfl_shared.protocol.messages import Announcement, Declaration, Decline, Join, RoundOffer, RoundState
 from qidpfl_shared.protocol.releases import release_of, round_of
 from qidpfl_shared.protocol.wire import Vector32, digest_of, encode
 

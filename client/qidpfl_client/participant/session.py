@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.failpoints import failpoint
-from qidpfl_shared.protocol.messages import LedgerEntry, Profile, SpendState
+from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.ledger import LedgerEntry, SpendState
+from qidpfl_shared.protocol.messages import EnrolAnswer, Profile
 from qidpfl_shared.protocol.releases import HISTOGRAM, round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
@@ -68,13 +70,13 @@ class TaskSession:
 
 @dataclass(frozen=True, kw_only=True)
 class Enrolment:
-    """Joins one task with an enrolment code.
+    """Joins one task with an enrolment code: the first of `codes` that no other client has used.
 
     `ordinal` is the wanted place in a testbed. `moved` allows the coordinator to have another address than before.
     """
 
     context: ClientContext
-    code: str
+    codes: tuple[str, ...]
     open_data: OpenData
     ordinal: int | None = None
     moved: bool = False
@@ -127,7 +129,7 @@ class Enrolment:
 
     def _read_task(self) -> Membership:
         api = self.context.api
-        view = api.task(code=self.code)
+        view = api.task(code=self.codes[0])
         check_spec(spec=view.spec, digest=view.spec_digest)
         return Membership(
             task_id=api.task_id,
@@ -172,13 +174,23 @@ class Enrolment:
         return True
 
     def _enrol(self, membership: Membership, ordinal: int | None) -> Membership:
-        answer = self.context.api.enrol(code=self.code, key=membership.enrolment_key, ordinal=ordinal)
+        answer = self._enrol_with_free_code(membership.enrolment_key, ordinal)
         failpoint("client.enrolled")
         if answer.spec_digest != membership.spec_digest:
             raise UntrustedCoordinator("the task changed between reading it and enrolling")
         membership = replace(membership, client_id=answer.client_id, token=answer.token, ordinal=answer.ordinal)
         self.context.journal.save_membership(membership)
         return membership
+
+    def _enrol_with_free_code(self, key: str, ordinal: int | None) -> EnrolAnswer:
+        """Enrol with the first code that is free. A repeat with the same key finds its client by any of the codes."""
+        for code in self.codes[:-1]:
+            try:
+                return self.context.api.enrol(code=code, key=key, ordinal=ordinal)
+            except Conflict as error:
+                if error.code is not ErrorCode.CODE_USED:
+                    raise
+        return self.context.api.enrol(code=self.codes[-1], key=key, ordinal=ordinal)
 
     def _require_no_profile(self) -> None:
         """Refuse to make a second profile where the coordinator already has one that the journal does not know."""

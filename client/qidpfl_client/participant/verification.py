@@ -5,8 +5,9 @@ earlier announcements of the same round.
 """
 
 from qidpfl_shared.core.money import from_micro
+from qidpfl_shared.protocol.ledger import LedgerEntry, SpendState
 from qidpfl_shared.protocol.mechanism_specs import BoltOn
-from qidpfl_shared.protocol.messages import LedgerEntry, RoundOffer, SpendState
+from qidpfl_shared.protocol.messages import RoundOffer
 from qidpfl_shared.protocol.releases import round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
@@ -49,7 +50,7 @@ def check_offer(*, offer: RoundOffer, spec: TaskSpec, latest: SeenOffer | None) 
         "mechanism": (offer.mechanism.value, mechanism.name),
         "clip norm": (offer.clip_norm, None if isinstance(mechanism, BoltOn) else mechanism.clip_norm),
         "dimension": (offer.dimension, spec.dimension),
-        "largest budget": (offer.rho_max, spec.bounds.rho_max),
+        "largest budget": (offer.rho_max, _largest_budget(offer, spec)),
         "noise": (offer.noise, spec.privacy.noise),
         "model version": (offer.model_version, offer.round_number - 1),
     }
@@ -62,6 +63,11 @@ def check_offer(*, offer: RoundOffer, spec: TaskSpec, latest: SeenOffer | None) 
         raise UntrustedCoordinator(f"round {offer.round_number} is beyond the task's {spec.game.horizon} rounds")
     if latest is not None:
         _check_order(SeenOffer.of(offer), latest)
+
+
+def _largest_budget(offer: RoundOffer, spec: TaskSpec) -> float:
+    """The largest budget that an announcement may name. A task with a defence may lower it, but never raise it."""
+    return spec.bounds.rho_max if spec.defence is None else min(offer.rho_max, spec.bounds.rho_max)
 
 
 def check_payment(*, round_number: int, payment_micro: int, announced: SeenOffer | None, spec: TaskSpec) -> None:

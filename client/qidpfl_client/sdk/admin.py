@@ -51,7 +51,12 @@ class AdminApi(Interface):
         return f"AdminApi({self.server})"
 
     def create_task(
-        self, name: str, *, preset: str, overrides: Mapping[str, object] | None = None, single_use_codes: int = 0
+        self,
+        name: str,
+        *,
+        preset: str,
+        overrides: Mapping[str, object] | None = None,
+        single_use_codes: int | None = None,
     ) -> CreatedTask:
         """Create a task from a preset.
 
@@ -61,7 +66,8 @@ class AdminApi(Interface):
             name: the name of the task, unique on this coordinator.
             preset: the name of the preset.
             overrides: fields of the spec that differ from the preset.
-            single_use_codes: how many enrolment codes for one client each to make.
+            single_use_codes: how many enrolment codes for one client each to make. None: one for each expected
+                client. 0: one code for many clients, for testbeds.
 
         Raises:
             Misconfigured: the overrides are not JSON.

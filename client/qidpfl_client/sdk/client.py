@@ -13,6 +13,7 @@ from typing import Unpack
 import httpx
 
 from qidpfl_shared.protocol.fields import Message
+from qidpfl_shared.protocol.ledger import Ledger
 from qidpfl_shared.protocol.messages import (
     Announcement,
     BudgetReceipt,
@@ -22,7 +23,6 @@ from qidpfl_shared.protocol.messages import (
     EnrolAnswer,
     Event,
     Join,
-    Ledger,
     Profile,
     RoundResult,
     SelectionVerdict,

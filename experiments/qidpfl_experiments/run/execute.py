@@ -71,7 +71,9 @@ def failed(cell: Cell, reason: str) -> CellResult:
 def _run_task(cell: Cell, testbed: Testbed) -> CellRecord:
     # An interrupted attempt may have left journals; the new task must not continue them.
     shutil.rmtree(testbed.journals(cell.name), ignore_errors=True)
-    created = testbed.api.create_task(_task_name(cell, testbed), preset=cell.preset, overrides=cell.overrides)
+    created = testbed.api.create_task(
+        _task_name(cell, testbed), preset=cell.preset, overrides=cell.overrides, single_use_codes=0
+    )
     testbed.run_fleet(cell.name, code=created.enrolment_codes[0], clients=cell.clients, arguments=_arguments(cell))
     task_id = created.task.task_id
     task = testbed.api.task(task_id)

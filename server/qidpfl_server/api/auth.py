@@ -150,6 +150,7 @@ async def participant(task_id: TaskId, caller: Identified) -> str:
     return caller.client_id
 
 
+OtherClientId = Annotated[str, Path(max_length=64, pattern=r"^[0-9a-z]{1,64}$", description="the id of a client")]
 Admin = Annotated[Caller, Depends(admin)]
 Operator = Annotated[Caller, Depends(operator)]
 Reader = Annotated[Caller, Depends(reader)]

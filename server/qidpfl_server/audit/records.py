@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from qidpfl_shared.protocol.messages import RoundState
 
-from ..domain import Budget, Client, Round, RoundInvitation, Task, Update
+from ..domain import Budget, Client, Payment, Round, RoundInvitation, Task, Update
 from ..store.transaction import Transaction
 
 
@@ -19,7 +19,7 @@ class RoundRecord:
     invitations: dict[str, RoundInvitation]
     budgets: dict[str, Budget]
     updates: dict[str, Update]
-    payments: dict[str, int]
+    payments: dict[str, Payment]
 
     @property
     def place(self) -> str:
@@ -48,5 +48,5 @@ def read_rounds(tx: Transaction, task: Task, rounds: list[Round], clients: dict[
             invitations=tx.rounds.invitations(task.task_id, round_.round_number),
             budgets=tx.rounds.budgets(task.task_id, round_.round_number),
             updates=tx.rounds.updates(task.task_id, round_.round_number),
-            payments=tx.rounds.payments(task.task_id, round_.round_number),
+            payments=tx.payments.of_round(task.task_id, round_.round_number),
         )

@@ -13,7 +13,7 @@ from ..store.store import Store
 from ..store.transaction import Transaction
 from ..store.validation import all_task_ids, damaged_rows, lost_rows
 from .checks.models import audit_deliveries, audit_models, audit_recomputation
-from .checks.money import audit_money
+from .checks.money import audit_escrow, audit_money
 from .checks.plans import PlanAuditor
 from .checks.selection import audit_selection
 from .checks.timeline import audit_answers, audit_round, audit_timeline
@@ -65,6 +65,8 @@ def _audit_task(tx: Transaction, task_id: str, rules: RuleRegistry, report: Repo
     with report.checking(f"task {task.name}"):
         audit_timeline(task, rounds, report)
         audit_models(tx, tx.blobs, task, rounds, first_kept, report)
+    with report.checking(f"task {task.name}"):
+        audit_escrow(task, clients, tx.payments.escrow(task_id), tx.payments.escrow_settlements(task_id), report)
     planner = PlanAuditor(task, _accounts(tx, task, clients), rules.reward(task.spec))
     _audit_rounds(tx, task, rounds, clients, first_kept, planner, report)
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
@@ -66,6 +67,10 @@ def serve_command(
         Path | None,
         typer.Option(help="folder of the enrolment code  [env: QIDPFL_CODE_DIR; default: the state folder]"),
     ] = None,
+    shared_code: Annotated[
+        bool,
+        typer.Option("--shared-code", help="one enrolment code for all clients of a testbed, not single-use codes"),
+    ] = False,
     results_dir: Annotated[
         Path | None,
         typer.Option(help="export every task to a folder in this one when it ends  [env: QIDPFL_RESULTS_DIR]"),
@@ -78,8 +83,9 @@ def serve_command(
 
     SIGTERM or Ctrl-C stops it. Everything that it has acknowledged also survives a kill.
 
-    With --preset it creates a task, unless a task of this name exists in any state, and writes the enrolment code to
-    TASK.code in the state folder or in --code-dir. All other settings are environment variables: see .env.example.
+    With --preset it creates a task, unless a task of this name exists in any state, and writes its enrolment codes to
+    TASK.code in the state folder or in --code-dir, one per line. All other settings are environment variables: see
+    .env.example.
     """
     settings = where.settings(
         host=host,
@@ -106,7 +112,7 @@ def serve_command(
 
         def prepare() -> None:
             if preset is not None and spec is not None:
-                _ensure(settings, store, name, preset, spec)
+                _ensure(settings, store, name, preset, spec, shared_code=shared_code)
 
         serve(
             settings,
@@ -118,20 +124,28 @@ def serve_command(
         )
 
 
-def _ensure(settings: Settings, store: Store, name: str, preset: str, spec: TaskSpec) -> None:
+def _ensure(
+    settings: Settings, store: Store, name: str, preset: str, spec: TaskSpec, *, shared_code: bool = False
+) -> None:
     # A name may contain slashes.
     path = settings.code_folder / f"{quote(name, safe=':')}.code"
     path.parent.mkdir(parents=True, exist_ok=True)
     # No task name contains a tilde, so these files belong to this task only.
     aside = path.with_name(f"{path.name}~{new_id()}")
     made = ensure_task(
-        store, name=name, preset_name=preset, spec=spec, write_down=lambda code: _write_down(aside, code)
+        store,
+        name=name,
+        preset_name=preset,
+        spec=spec,
+        write_down=partial(create_private, aside),
+        shared_code=shared_code,
     )
     for written in path.parent.glob(f"{path.name}~*"):
         _keep_if_valid(store, name, written, path)
     if made:
-        shown = path.read_text().strip() if sys.stderr.isatty() else f"written to {path}"
-        print(f"task {name}: enrolment code {shown}", file=sys.stderr)
+        kind = "enrolment code" if shared_code else "single-use enrolment codes"
+        shown = path.read_text().strip() if sys.stderr.isatty() and shared_code else f"written to {path}"
+        print(f"task {name}: {kind} {shown}", file=sys.stderr)
 
 
 @app.command("audit")
@@ -211,17 +225,13 @@ def _with_progress(blobs: list[str]) -> Iterable[str]:
     return track(blobs, description="blobs", console=console, disable=not console.is_terminal, transient=True)
 
 
-def _write_down(path: Path, code: str) -> None:
-    create_private(path, code)
-
-
 def _keep_if_valid(store: Store, name: str, written: Path, path: Path) -> None:
     """Rename the file of a code to its final name if the code belongs to the task; else delete it.
 
     Several servers may do this at the same time, and one may have been killed before it did.
     """
     try:
-        code = hash_secret(written.read_text().strip())
+        code = hash_secret(written.read_text().partition("\n")[0].strip())
         task = store.read(lambda tx: tx.tasks.by_name(name))
         if task is not None and store.read(lambda tx: tx.tasks.task_of_code(code)) == task.task_id:
             os.replace(written, path)

@@ -104,6 +104,6 @@ def _progress(tx: Transaction, task: Task) -> TaskProgress:
         invited=sum(invitation.standing is Standing.INVITED for invitation in invitations),
         delivered=tx.rounds.update_count(task.task_id, number),
         accuracy=settled[-1].accuracy if settled else None,
-        paid_micro=tx.rounds.paid_micro(task.task_id),
+        paid_micro=tx.payments.total_micro(task.task_id),
         clients=tx.clients.count(task.task_id),
     )

@@ -47,11 +47,17 @@ _HANDSHAKE_TIMEOUT_S = 10.0
 
 
 def ensure_task(
-    store: Store, *, name: str, preset_name: str, spec: TaskSpec, write_down: Callable[[str], None]
+    store: Store,
+    *,
+    name: str,
+    preset_name: str,
+    spec: TaskSpec,
+    write_down: Callable[[str], object],
+    shared_code: bool = False,
 ) -> bool:
     """Create a task of this name if there is none; return whether it was created.
 
-    The enrolment code is written to a file before the task exists, so that a crash in between cannot lose it.
+    The enrolment codes are written to a file before the task exists, so that a crash in between cannot lose them.
     """
     if (known := store.read(lambda tx: tx.tasks.by_name(name))) is not None:
         if known.spec_digest != spec.digest:
@@ -59,8 +65,9 @@ def ensure_task(
         return False
     model = save_initial_model(store.blobs, spec)
     now, task_id = SystemClock().now(), new_id()
-    codes = new_codes(task_id, 1)
-    write_down(codes[0])
+    single_use_codes = 0 if shared_code else None
+    codes = new_codes(task_id, spec, single_use_codes)
+    write_down("\n".join(codes))
     try:
         store.write(
             lambda tx: create_task(
@@ -71,6 +78,7 @@ def ensure_task(
                 model=model,
                 now=now,
                 task_id=task_id,
+                single_use_codes=single_use_codes,
                 codes=codes,
             )
         )

@@ -57,9 +57,13 @@ def create_command(
         Path | None, typer.Option(help="the model to start from, FILE.safetensors or FILE.f32  [default: a new one]")
     ] = None,
     single_use_codes: Annotated[
-        int,
-        typer.Option(help="number of codes for one client each, instead of one for all", min=0, max=10_000),
-    ] = 0,
+        int | None,
+        typer.Option(
+            help="number of codes for one client each, 0 for one shared code  [default: one per expected client]",
+            min=0,
+            max=10_000,
+        ),
+    ] = None,
 ) -> None:
     """Create a task.
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from qidpfl_shared.durable_files import write_durably
 from qidpfl_shared.protocol.errors import ErrorCode
-from qidpfl_shared.protocol.messages import Ledger, LedgerEntry, RoundResult, RoundState
+from qidpfl_shared.protocol.ledger import Ledger, LedgerEntry
+from qidpfl_shared.protocol.messages import RoundResult, RoundState
 from qidpfl_shared.protocol.releases import release_of
 
 from ..clock import as_datetime

@@ -5,61 +5,92 @@ version with the same function.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from qidpfl_shared.core.aggregation import Parameters, ServerState, server_step, weighted_mean
-from qidpfl_shared.core.reward import Weighting, aggregation_weights
+from qidpfl_shared.core.aggregation import (
+    AggregationRule,
+    Parameters,
+    ServerState,
+    server_step,
+    trimmed_mean,
+    weighted_mean,
+)
+from qidpfl_shared.core.arguments import Vector
+from qidpfl_shared.core.noise_audit import RoundMoments, alignment
 from qidpfl_shared.protocol.task_spec import TaskSpec
 from qidpfl_shared.protocol.wire import decode, encode, flatten
 
-from ..domain import Budget, Client, Model, Task, Update
+from ..domain import Model
 from ..errors import DamagedState, StoreBusy
 from ..store.blobs import Blobs
+from .weights import WeightedUpload
 
 
-def next_state(
-    blobs: Blobs,
-    task: Task,
-    base: Model,
-    accepted: Sequence[Client],
-    budgets: Mapping[str, Budget],
-    updates: Mapping[str, Update],
-) -> ServerState:
-    """The state after the server's step along the mean of the accepted updates.
-
-    The updates are streamed in the given order, so that memory does not grow with their number.
-    """
-    spec = task.spec
-
-    def stream() -> Iterator[tuple[float, Parameters]]:
-        for client, weight in zip(accepted, _weights(task, accepted, budgets), strict=True):
-            yield weight, decode(blobs.get(updates[client.client_id].digest), dimension=spec.dimension)
-
+def next_state(blobs: Blobs, spec: TaskSpec, base: Model, parts: Sequence[WeightedUpload]) -> ServerState:
+    """The state after the server's step along the mean of the accepted updates, in the order of `parts`."""
     return server_step(
         state=load_model(blobs, base, spec.dimension),
-        mean_update=weighted_mean(updates=stream(), dimension=spec.dimension),
+        mean_update=_mean(blobs, spec, parts),
         learning_rate=spec.aggregation.learning_rate,
         momentum=spec.aggregation.momentum,
     )
 
 
-def _weights(task: Task, clients: Sequence[Client], budgets: Mapping[str, Budget]) -> list[float]:
-    """The weight of each update. Without noise there is no variance to weigh by, so the size is used instead."""
-    spec = task.spec
-    mechanism = spec.privacy.mechanism.build()
-    sizes = [client.size or 1 for client in clients]
-    weighting = spec.aggregation.weighting
-    if not spec.privacy.noise and weighting is Weighting.INVERSE_VARIANCE:
-        weighting = Weighting.SIZE
-    weights = aggregation_weights(
-        weighting=weighting,
-        budgets=[budgets[client.client_id].rho if spec.privacy.noise else 1.0 for client in clients],
-        sizes=sizes,
-        noise_scales=[mechanism.noise_scale(size=size) for size in sizes],
+def alignments(blobs: Blobs, spec: TaskSpec, parts: Sequence[WeightedUpload]) -> list[float]:
+    """How well each update agrees with the sum of the others, as a score that is N(0, 1) for random directions.
+
+    Two passes over the updates, so that memory does not grow with their number.
+    """
+    total = np.zeros(spec.dimension)
+    for part in parts:
+        total += part.weight * _clipped(blobs, spec, part)
+    norms, products = [], []
+    for part in parts:
+        weighted = part.weight * _clipped(blobs, spec, part)
+        norms.append(float(weighted.dot(weighted)))
+        products.append(float(weighted.dot(total)))
+    moments = RoundMoments(
+        squared_norms=np.array(norms), sum_products=np.array(products), sum_squared_norm=float(total.dot(total))
     )
-    return [float(weight) for weight in weights]
+    return [float(score) for score in alignment(moments=moments, dimension=spec.dimension)]
+
+
+def _mean(blobs: Blobs, spec: TaskSpec, parts: Sequence[WeightedUpload]) -> Vector:
+    """The mean by the rule of the task. The updates are streamed, so that memory does not grow with their number."""
+    if spec.aggregation.rule is AggregationRule.TRIMMED_MEAN:
+        return _trimmed_mean(blobs, spec, parts)
+
+    def stream() -> Iterator[tuple[float, npt.NDArray[Any]]]:
+        for part in parts:
+            yield part.weight, _clipped(blobs, spec, part)
+
+    return weighted_mean(updates=stream(), dimension=spec.dimension)
+
+
+def _trimmed_mean(blobs: Blobs, spec: TaskSpec, parts: Sequence[WeightedUpload]) -> Vector:
+    """The trimmed mean reads all updates side by side, a piece of each at a time, after their digests were checked."""
+    files = [blobs.checked_path(part.digest) for part in parts]
+
+    def read(index: int, piece: slice) -> npt.NDArray[Any]:
+        values = np.fromfile(files[index], dtype="<f4", count=piece.stop - piece.start, offset=4 * piece.start)
+        return values.astype(np.float64) * parts[index].scale
+
+    return trimmed_mean(
+        read=read,
+        weights=[part.weight for part in parts],
+        dimension=spec.dimension,
+        trim=spec.aggregation.trim or 0.0,
+    )
+
+
+def _clipped(blobs: Blobs, spec: TaskSpec, part: WeightedUpload) -> npt.NDArray[Any]:
+    """An update within its norm bound."""
+    vector = decode(blobs.get(part.digest), dimension=spec.dimension)
+    return vector if part.scale == 1 else vector.astype(np.float64) * part.scale
 
 
 def initial_parameters(spec: TaskSpec) -> Parameters:

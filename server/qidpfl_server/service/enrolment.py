@@ -5,13 +5,14 @@ from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import ClientSummary, EnrolAnswer, EnrolRequest, Profile, TaskState
 from qidpfl_shared.protocol.task_spec import SelectionRule
 
-from ..clock import Micros
+from ..clock import Micros, seconds
 from ..domain import Client, ClientState, Task
 from ..errors import RequestRefused
 from ..identifiers import hash_secret, new_id, new_secret
 from ..plugins.rules import NO_RULES, RuleRegistry
 from ..store.transaction import Transaction
 from .lifecycle import get_task, get_task_for_update, known_client
+from .planning import alignment_scores, flagged_clients
 from .selection import select_clients, select_late_joiner, selection_is_due
 
 
@@ -33,7 +34,7 @@ def enrol(tx: Transaction, task_id: str, request: EnrolRequest, now: Micros) -> 
             raise RequestRefused(ErrorCode.ALREADY_ENROLLED)
         client = known
     else:
-        ordinal = _free_ordinal(tx, task, request.ordinal)
+        ordinal = _free_ordinal(tx, task, request.ordinal, now)
         client = Client(client_id=new_id(), task_id=task_id, ordinal=ordinal, state=ClientState.ENROLLED)
         if not tx.tasks.use_code(code_hash, client.client_id):
             raise RequestRefused(ErrorCode.CODE_USED)
@@ -102,17 +103,25 @@ def leave(tx: Transaction, client_id: str, now: Micros) -> None:
 
 def client_summaries(tx: Transaction, task_id: str) -> list[ClientSummary]:
     """All clients of a task in the order of their ordinals, for admin and viewer."""
-    get_task(tx, task_id)
-    return [_summary(client) for client in tx.clients.of_task(task_id)]
+    task = get_task(tx, task_id)
+    scores, flagged = alignment_scores(tx, task), flagged_clients(tx, task)
+    return [
+        _summary(client, scores.get(client.client_id), client.client_id in flagged)
+        for client in tx.clients.of_task(task_id)
+    ]
 
 
 def revoke_client(tx: Transaction, task_id: str, client_id: str, now: Micros) -> None:
-    """Revoke the token of a client. It takes no part from the next round on; its ledgers stay."""
+    """Revoke the token of a client. An upload that is still on its way is refused; its ledgers stay. Idempotent."""
     get_task_for_update(tx, task_id)
     client = tx.clients.get(client_id)
     if client is None or client.task_id != task_id:
         raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such client in this task")
+    if client.revoked_at is not None:
+        return
     leave(tx, client_id, now)
+    tx.clients.set_revoked(client_id, now)
+    tx.events.add(task_id, "client.revoked", at=now, detail=f"ordinal {client.ordinal}")
     # The server forgets this secret at once, so that no token opens the account again.
     tx.clients.set_token(client_id, hash_secret(new_secret()))
     tx.touch(task_id)
@@ -125,11 +134,13 @@ def _require_enrolling(task: Task) -> None:
         raise RequestRefused(ErrorCode.TASK_NOT_ENROLLING)
 
 
-def _free_ordinal(tx: Transaction, task: Task, wished: int | None) -> int:
+def _free_ordinal(tx: Transaction, task: Task, wished: int | None, now: Micros) -> int:
     places = task.spec.bounds.clients_max
     if task.spec.workload.partition is not None:
         places = min(places, task.spec.workload.partition.clients)
-    taken = tx.clients.ordinals(task.task_id)
+    taken = {ordinal for ordinal in tx.clients.ordinals(task.task_id) if ordinal < places}
+    if task.spec.defence is not None and (len(taken) >= places or wished in taken):
+        taken -= _free_unused_places(tx, task, task.spec.defence.profile_s, places, now)
     if len(taken) >= places:
         raise RequestRefused(ErrorCode.TASK_FULL, f"all {places} places are taken")
     if wished is None:
@@ -139,6 +150,26 @@ def _free_ordinal(tx: Transaction, task: Task, wished: int | None) -> int:
     if wished in taken:
         raise RequestRefused(ErrorCode.ORDINAL_TAKEN, f"ordinal {wished} is taken")
     return wished
+
+
+def _free_unused_places(tx: Transaction, task: Task, profile_s: float, places: int, now: Micros) -> set[int]:
+    """Take the places of clients that have left without a budget, or that have no profile in time; their ordinals.
+
+    Such a client keeps its row and its ledger. Its ordinal moves behind the places: no model depends on it, because the
+    client has never delivered.
+    """
+    late = tx.clients.enrolled_before(task.task_id, now - seconds(profile_s))
+    busy = tx.rounds.clients_with_budgets(task.task_id)
+    clients = tx.clients.of_task(task.task_id)
+    behind = max(places, *(client.ordinal + 1 for client in clients))
+    freed = set()
+    for client in clients:
+        unused = client.state is ClientState.LEFT or (client.state is ClientState.ENROLLED and client.client_id in late)
+        if unused and client.ordinal < places and client.client_id not in busy:
+            freed.add(client.ordinal)
+            tx.clients.retire(client.client_id, behind + len(freed) - 1)
+            tx.events.add(task.task_id, "client.place_freed", at=now, detail=f"ordinal {client.ordinal}")
+    return freed
 
 
 def _check_profile(task: Task, profile: Profile) -> None:
@@ -167,7 +198,7 @@ def _profile_of(client: Client) -> Profile:
     )
 
 
-def _summary(client: Client) -> ClientSummary:
+def _summary(client: Client, alignment: float | None, flagged: bool) -> ClientSummary:
     return ClientSummary(
         client_id=client.client_id,
         ordinal=client.ordinal,
@@ -181,4 +212,7 @@ def _summary(client: Client) -> ClientSummary:
         label_distance=client.label_distance,
         filled_up=client.filled_up,
         set_aside=client.set_aside,
+        excluded_until=client.excluded_until or None,
+        alignment=alignment,
+        flagged=None if alignment is None else flagged,
     )

@@ -10,14 +10,19 @@ from ..clock import Micros
 from ..domain import Client, ClientState, EndReason, Task
 from ..errors import RequestRefused
 from ..store.transaction import Transaction
+from .payments import settle_escrow
 
 _log = structlog.get_logger()
+# Faults of the server, which an operator can remove: a task may be resumed. All other ends are results.
+RESUMABLE = {EndReason.STEP_FAILED, EndReason.STATE_DAMAGED}
 
 
 def end_task(tx: Transaction, task: Task, after: TaskState, reason: EndReason, now: Micros, detail: str = "") -> None:
     """End a task. No effect if another process has changed its state since it was read."""
     text = f"{reason.value}: {detail}" if detail else reason.value
     if tx.tasks.end(task.task_id, before=task.state, after=after, reason=text, at=now):
+        if reason not in RESUMABLE:
+            settle_escrow(tx, task.task_id, now)
         tx.events.add(task.task_id, f"task.{after.value}", at=now, detail=text)
         tx.touch(task.task_id)
 

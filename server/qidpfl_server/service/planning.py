@@ -2,22 +2,27 @@
 
 import math
 from dataclasses import replace
+from statistics import quantiles
 
 from qidpfl_shared.core.custom_rules import CustomRuleFailed, PastRound
 from qidpfl_shared.core.money import from_micro
-from qidpfl_shared.core.planning import PlanStatus, RoundPlan, plan_round
+from qidpfl_shared.core.noise_audit import alignment_score
+from qidpfl_shared.core.planning import PlanStatus, RoundPlan, Standing, plan_round
 from qidpfl_shared.core.privacy.account import PrivacyAccount, Release
 from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.core.round_rules import Participant
 from qidpfl_shared.protocol.messages import RoundState, TaskState
 from qidpfl_shared.protocol.releases import histogram_release, release_of
+from qidpfl_shared.protocol.task_spec import DefenceSpec
 
-from ..clock import Micros, seconds
+from ..clock import SECOND, Micros, seconds
 from ..domain import Client, EndReason, Round, RoundInvitation, Task
 from ..plugins.rules import RuleRegistry
 from ..store.transaction import Transaction
 from .lifecycle import active_clients, end_task, fail_by_rule, known_client
 
+# Deadlines follow the answers to so many of the last rounds.
+_OBSERVED_ROUNDS = 3
 _ENDS = {
     PlanStatus.TOO_FEW_CLIENTS: (TaskState.FAILED, EndReason.TOO_FEW_CLIENTS),
     PlanStatus.NO_REWARD: (TaskState.FAILED, EndReason.NO_REWARD),
@@ -27,14 +32,14 @@ _ENDS = {
 
 def open_round(tx: Transaction, task: Task, round_number: int, now: Micros, rules: RuleRegistry) -> None:
     """Plan a round and announce it, or end the task if no round can be planned."""
-    clients = [_returned(tx, client) for client in active_clients(tx, task.task_id)]
+    clients = [_returned(tx, task, client, round_number) for client in active_clients(tx, task.task_id)]
     accounts = privacy_accounts(tx, task, clients)
     try:
         plan = plan_round(
             rules=task.spec.round_rules(),
             round_number=round_number,
             participants=[participant(client, accounts[client.client_id]) for client in clients],
-            reward_left_micro=task.spec.bounds.reward_total_micro - tx.rounds.paid_micro(task.task_id),
+            reward_left_micro=task.spec.bounds.reward_total_micro - tx.payments.total_micro(task.task_id),
             past=_past(tx, task),
             custom_reward=rules.reward(task.spec),
         )
@@ -45,7 +50,66 @@ def open_round(tx: Transaction, task: Task, round_number: int, now: Micros, rule
         state, reason = _ENDS[plan.status]
         end_task(tx, task, state, reason, now)
         return
+    if task.spec.defence is not None and task.spec.game.policy is not RewardPolicy.NONE:
+        flagged = flagged_clients(tx, task)
+        invited = zip(clients, plan.standings, strict=True)
+        bidders = sum(standing is Standing.INVITED and client.client_id not in flagged for client, standing in invited)
+        if bidders < task.spec.rounds.min_clients:
+            detail = f"{bidders} invited clients have no alignment flag, {task.spec.rounds.min_clients} are needed"
+            end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_BIDDERS, now, detail)
+            return
     _insert_round(tx, task, plan, clients, now)
+
+
+def alignment_scores(tx: Transaction, task: Task) -> dict[str, float]:
+    """How well the updates of each client agree with the others so far; about N(0, 1) for a client that sends noise."""
+    return {client_id: alignment_score(scores) for client_id, scores in tx.rounds.alignments(task.task_id).items()}
+
+
+def flagged_clients(tx: Transaction, task: Task) -> set[str]:
+    """The clients whose updates contradict those of the others: a soft flag, without a consequence for their pay."""
+    if task.spec.defence is None:
+        return set()
+    floor = task.spec.defence.alignment_floor
+    return {client_id for client_id, score in alignment_scores(tx, task).items() if score < floor}
+
+
+def deadlines(tx: Transaction, task: Task, now: Micros) -> tuple[Micros, Micros]:
+    """Until when clients may declare and deliver in an attempt that starts now.
+
+    With a defence the deadlines follow the time that most clients needed in the last rounds, so that a client that only
+    delays cannot stretch every round to the task's own deadlines. The announced deadlines stay binding.
+    """
+    rules, defence = task.spec.rounds, task.spec.defence
+    declare_s, deliver_s = rules.declare_s, rules.deliver_s
+    if defence is not None:
+        declared, delivered = _answer_times(tx, task)
+        declare_s = _adapted(declare_s, declared, defence)
+        deliver_s = _adapted(deliver_s, delivered, defence)
+    return now + seconds(declare_s), now + seconds(declare_s + deliver_s)
+
+
+def _adapted(longest_s: float, times_s: list[float], defence: DefenceSpec) -> float:
+    if not times_s:
+        return longest_s
+    usual = quantiles(times_s, n=4, method="inclusive")[2] if len(times_s) > 1 else times_s[0]
+    return min(longest_s, max(defence.deadline_floor * longest_s, defence.deadline_factor * usual))
+
+
+def _answer_times(tx: Transaction, task: Task) -> tuple[list[float], list[float]]:
+    """The seconds after which clients declared and delivered in the last rounds that needed one attempt."""
+    latest = tx.rounds.latest(task.task_id)
+    declared: list[float] = []
+    delivered: list[float] = []
+    for number in range(latest.round_number if latest else 0, 0, -1)[:_OBSERVED_ROUNDS]:
+        round_ = tx.rounds.get(task.task_id, number)
+        if round_ is None or round_.state is not RoundState.SETTLED or round_.opened_at is None or round_.attempt > 1:
+            continue
+        updates = tx.rounds.updates(task.task_id, number)
+        budgets = tx.rounds.budgets(task.task_id, number, updates)
+        declared += [(budget.recorded_at - round_.opened_at) / SECOND for budget in budgets.values()]
+        delivered += [(update.received_at - round_.opened_at) / SECOND for update in updates.values()]
+    return declared, delivered
 
 
 def privacy_accounts(tx: Transaction, task: Task, clients: list[Client]) -> dict[str, PrivacyAccount]:
@@ -91,10 +155,19 @@ def past_round(round_: Round) -> PastRound:
 
 
 def round_is_complete(tx: Transaction, round_: Round, now: Micros) -> bool:
-    """Whether the round waits for no client: each invited one has delivered, declined, left or missed its deadline."""
+    """Whether the round waits for no client: each invited one has delivered, declined, left or missed its deadline.
+
+    With too few updates an attempt lasts at least until its first deadline, if clients that declined it may answer the
+    next one. Otherwise a few quick declines would use up all attempts at once.
+    """
     if now > round_.deliver_by:
         return True
-    return not tx.rounds.awaits(round_.task_id, round_.round_number, silent=now <= round_.declare_by)
+    may_declare = now <= round_.declare_by
+    if tx.rounds.awaits(round_, silent=may_declare):
+        return False
+    if not may_declare or tx.rounds.update_count(round_.task_id, round_.round_number) >= round_.min_updates:
+        return True
+    return not tx.rounds.has_declines(round_)
 
 
 def mark_coming_back(tx: Transaction, client_id: str) -> None:
@@ -111,6 +184,7 @@ def _past(tx: Transaction, task: Task) -> list[PastRound]:
 
 
 def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Client], now: Micros) -> None:
+    declare_by, deliver_by = deadlines(tx, task, now)
     round_ = Round(
         task_id=task.task_id,
         round_number=plan.round_number,
@@ -120,16 +194,22 @@ def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Cl
         total=plan.total,
         min_updates=plan.min_updates,
         base_version=plan.round_number - 1,
-        declare_by=now + seconds(task.spec.rounds.declare_s),
-        deliver_by=now + seconds(task.spec.rounds.declare_s + task.spec.rounds.deliver_s),
+        declare_by=declare_by,
+        deliver_by=deliver_by,
         opened_at=now,
     )
+    bounded = task.spec.defence is not None and plan.reward_micro > 0
     tx.rounds.insert(round_)
     tx.rounds.invite(
         round_,
         [
-            RoundInvitation(client_id=client.client_id, standing=standing, expected_rho=rho)
-            for client, standing, rho in zip(clients, plan.standings, plan.budgets, strict=True)
+            RoundInvitation(
+                client_id=client.client_id,
+                standing=standing,
+                expected_rho=rho,
+                rho_limit=limit if bounded and standing is Standing.INVITED else None,
+            )
+            for client, standing, rho, limit in zip(clients, plan.standings, plan.budgets, plan.limits, strict=True)
         ],
     )
     detail = f"reward {plan.reward_micro} micro, {plan.invited} invited, bound {plan.bound}"
@@ -137,8 +217,13 @@ def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Cl
     tx.touch(task.task_id)
 
 
-def _returned(tx: Transaction, client: Client) -> Client:
-    if not (client.set_aside and client.coming_back):
+def _returned(tx: Transaction, task: Task, client: Client, round_number: int) -> Client:
+    """The client as it takes part in a new round: back, if it was set aside, polls again and its exclusion is over.
+
+    In a task with a defence one more miss sets it aside again, for longer.
+    """
+    if not (client.set_aside and client.coming_back) or round_number < client.excluded_until:
         return client
-    tx.clients.bring_back(client.client_id)
-    return replace(client, set_aside=False, coming_back=False, misses=0)
+    misses = 0 if task.spec.defence is None else task.spec.rounds.set_aside_after - 1
+    tx.clients.bring_back(client.client_id, misses)
+    return replace(client, set_aside=False, coming_back=False, misses=misses)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from qidpfl_shared.core.aggregation import ModelDiverged
-from qidpfl_shared.core.money import split_reward
 from qidpfl_shared.core.noise_audit import NoiseAudit, NoiseVerdict, alpha_per_upload
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.failpoints import failpoint
@@ -18,18 +17,23 @@ from qidpfl_shared.protocol.messages import RoundState, TaskState
 from qidpfl_shared.protocol.task_spec import AuditMode, TaskSpec
 from qidpfl_shared.protocol.wire import decode
 
-from ..clock import Micros, seconds
+from ..clock import Micros
 from ..domain import Budget, BudgetState, Client, EndReason, Model, Round, RoundInvitation, Task, Update
 from ..errors import DamagedState, UnreadableBlob
 from ..plugins.rules import NO_RULES, RuleRegistry
 from ..store.blobs import Blobs
 from ..store.store import Store
 from ..store.transaction import Transaction
-from .aggregation import next_state, require_stored, save_model
+from .aggregation import alignments, next_state, require_stored, save_model
 from .evaluation import Evaluation, Evaluator
 from .lifecycle import active_clients, end_task, get_task_for_update
-from .planning import open_round, round_is_complete
+from .payments import round_payments
+from .planning import deadlines, open_round, round_is_complete
 from .settlement_timer import Stopwatch, Timing
+from .weights import uploads_of, weighted_uploads
+
+# An exclusion lasts at most 2 to the power of this many rounds.
+_LONGEST_EXCLUSION = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,14 @@ class AuditResult:
 
     verdicts: dict[str, NoiseVerdict | None]
     accepted: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregate:
+    """The next model, and how well each accepted update agrees with the others; empty if that was not measured."""
+
+    model: Model
+    alignments: dict[str, float]
 
 
 def settle_if_due(
@@ -75,9 +87,9 @@ def settle_if_due(
     if len(audit.accepted) < ready.round_.min_updates:
         return store.write(lambda tx: _void(tx, ready, watch.now(), stop=stop))
     try:
-        model = _next_model(store.blobs, ready, audit)
+        aggregate = _aggregate(store.blobs, ready, audit)
         with watch.evaluating():
-            evaluation = _evaluate(store.blobs, ready, model, evaluator)
+            evaluation = _evaluate(store.blobs, ready, aggregate.model, evaluator)
     except (DamagedState, ModelDiverged) as error:
         if isinstance(error, UnreadableBlob) and not stop:
             # The caller tries again: another coordinator, or a later read, may find the blob.
@@ -86,7 +98,7 @@ def settle_if_due(
         detail = str(error)
         return store.write(lambda tx: _fail(tx, ready, reason, detail, watch.now()))
     failpoint("settle.model_written")
-    closed = store.write(lambda tx: _close(tx, ready, audit, model, evaluation, watch, rules, stop=stop))
+    closed = store.write(lambda tx: _close(tx, ready, audit, aggregate, evaluation, watch, rules, stop=stop))
     failpoint("settle.after_commit")
     if closed and observe is not None:
         observe(watch.timing(evaluated=evaluation is not None))
@@ -113,7 +125,11 @@ def audit_updates(ready: ReadyRound) -> AuditResult:
                 alpha=alpha,
             )
             verdicts[client_id] = audit.verdict(squared_norm=ready.updates[client_id].squared_norm)
-    accepted = tuple(client_id for client_id, verdict in verdicts.items() if is_accepted(spec, verdict))
+    accepted = tuple(
+        client_id
+        for client_id, verdict in verdicts.items()
+        if is_accepted(spec, verdict) and ready.updates[client_id].voided_at is None
+    )
     return AuditResult(verdicts=verdicts, accepted=accepted)
 
 
@@ -144,18 +160,20 @@ def _read_ready_round(tx: Transaction, task_id: str, now: Micros, *, stop: bool)
     )
 
 
-def _next_model(blobs: Blobs, ready: ReadyRound, audit: AuditResult) -> Model:
-    """Compute the next version and write it durably."""
-    state = next_state(
-        blobs,
-        ready.task,
-        ready.base,
-        [ready.clients[known] for known in audit.accepted],
-        ready.budgets,
-        ready.updates,
+def _aggregate(blobs: Blobs, ready: ReadyRound, audit: AuditResult) -> Aggregate:
+    """Compute the next version and write it durably; compare the updates with each other in the first rounds."""
+    spec, number = ready.task.spec, ready.round_.round_number
+    uploads = uploads_of(
+        [ready.clients[known] for known in audit.accepted], ready.budgets, ready.invitations, ready.updates
     )
+    parts = weighted_uploads(spec, uploads, participants=len(ready.invitations))
+    state = next_state(blobs, spec, ready.base, parts)
+    scores: list[float] = []
+    if spec.defence is not None and number <= spec.defence.alignment_rounds:
+        scores = alignments(blobs, spec, parts)
     failpoint("settle.aggregate_computed")
-    return save_model(blobs, ready.round_.round_number, state)
+    model = save_model(blobs, number, state)
+    return Aggregate(model=model, alignments=dict(zip(audit.accepted, scores, strict=False)))
 
 
 def _evaluate(blobs: Blobs, ready: ReadyRound, model: Model, evaluator: Evaluator | None) -> Evaluation | None:
@@ -169,7 +187,7 @@ def _close(
     tx: Transaction,
     ready: ReadyRound,
     audit: AuditResult,
-    model: Model,
+    aggregate: Aggregate,
     evaluation: Evaluation | None,
     watch: Stopwatch,
     rules: RuleRegistry,
@@ -181,23 +199,32 @@ def _close(
     task, round_ = _unchanged(tx, ready)
     if round_ is None:
         return False
-    require_stored(tx.blobs, model)
-    payments, kept = _payments(ready, audit)
+    require_stored(tx.blobs, aggregate.model)
+    payments = round_payments(task.spec, round_, ready.clients, ready.invitations, ready.budgets, audit.accepted)
     # Before the next round is opened: its reward may depend on this result.
     tx.rounds.settle(
         round_,
-        kept_micro=kept,
+        kept_micro=payments.kept_micro,
         declared_total=math.fsum(budget.rho for budget in ready.budgets.values()),
         accuracy=evaluation.reported.accuracy if evaluation else None,
         loss=evaluation.reported.loss if evaluation else None,
         settled_at=now,
     )
     for client_id, verdict in audit.verdicts.items():
-        tx.rounds.set_verdict(round_, client_id, verdict=verdict, accepted=client_id in audit.accepted)
-    tx.rounds.pay(round_, payments)
-    tx.tasks.add_model(task.task_id, model, now)
+        tx.rounds.set_verdict(
+            round_,
+            client_id,
+            verdict=verdict,
+            accepted=client_id in audit.accepted,
+            alignment=aggregate.alignments.get(client_id),
+        )
+    tx.payments.pay(round_, payments.due)
+    tx.tasks.add_model(task.task_id, aggregate.model, now)
     _count_misses(tx, ready)
-    detail = f"{len(audit.accepted)} updates, {sum(payments.values())} micro paid, {kept} kept"
+    paid = sum(payment.amount_micro for payment in payments.due.values())
+    detail = f"{len(audit.accepted)} updates, {paid} micro paid, {payments.kept_micro} kept"
+    if held := sum(payment.escrow_micro for payment in payments.due.values()):
+        detail += f", {held} in escrow"
     tx.events.add(task.task_id, "round.settled", at=now, round_number=round_.round_number, detail=detail)
     tx.touch(task.task_id)
     _continue(tx, task, round_, evaluation, now, rules, stop=stop)
@@ -231,21 +258,6 @@ def _continue(
         open_round(tx, task, round_.round_number + 1, now, rules)
 
 
-def _payments(ready: ReadyRound, audit: AuditResult) -> tuple[dict[str, int], int]:
-    """The payment of each accepted update, and the kept rest: the reward is split over all declared budgets."""
-    declared = sorted(
-        (known for known, budget in ready.budgets.items() if budget.rho > 0),
-        key=lambda known: ready.clients[known].ordinal,
-    )
-    split = split_reward(
-        reward_micro=ready.round_.reward_micro,
-        declared=[ready.budgets[known].rho for known in declared],
-        delivered=[known in audit.accepted for known in declared],
-    )
-    paid = dict(zip(declared, split.payments, strict=True))
-    return {known: amount for known, amount in paid.items() if known in audit.accepted}, split.kept
-
-
 def _void(tx: Transaction, ready: ReadyRound, now: Micros, *, stop: bool) -> bool:
     """Too few updates: start the next attempt with new deadlines. Budgets and updates of this attempt stay."""
     task, round_ = _unchanged(tx, ready)
@@ -263,12 +275,8 @@ def _void(tx: Transaction, ready: ReadyRound, now: Micros, *, stop: bool) -> boo
             detail = f"round {round_.round_number} after {round_.attempt} attempts"
             end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_UPDATES, now, detail)
         return True
-    rules = task.spec.rounds
-    tx.rounds.start_attempt(
-        round_,
-        declare_by=now + seconds(rules.declare_s),
-        deliver_by=now + seconds(rules.declare_s + rules.deliver_s),
-    )
+    declare_by, deliver_by = deadlines(tx, task, now)
+    tx.rounds.start_attempt(round_, declare_by=declare_by, deliver_by=deliver_by)
     return True
 
 
@@ -288,21 +296,42 @@ def _unchanged(tx: Transaction, ready: ReadyRound) -> tuple[Task, Round | None]:
     same = (
         not task.ended
         and round_ == ready.round_
-        and tx.rounds.update_count(task.task_id, ready.round_.round_number) == len(ready.updates)
+        and tx.rounds.updates(task.task_id, ready.round_.round_number) == ready.updates
         and tx.rounds.budgets(task.task_id, ready.round_.round_number) == ready.budgets
     )
     return task, round_ if same else None
 
 
 def _count_misses(tx: Transaction, ready: ReadyRound) -> None:
-    """Count the settled rounds in a row that a client neither delivered nor declined; set it aside after too many."""
-    limit = ready.task.spec.rounds.set_aside_after
+    """Count the settled rounds in a row that a client did not answer; set it aside after too many."""
+    rules, defended = ready.task.spec.rounds, ready.task.spec.defence is not None
     here = {client.client_id for client in active_clients(tx, ready.task.task_id)}
     for client_id, invitation in ready.invitations.items():
         if invitation.standing is not Standing.INVITED or client_id not in here:
             continue
-        answer = ready.budgets.get(client_id)
-        answered = client_id in ready.updates or (answer is not None and answer.state is BudgetState.DECLINED)
-        misses = 0 if answered else ready.clients[client_id].misses + 1
-        if misses != ready.clients[client_id].misses:
-            tx.clients.set_misses(client_id, misses, set_aside=misses >= limit)
+        client = ready.clients[client_id]
+        misses = _misses(client, ready.budgets.get(client_id), client_id in ready.updates, defended=defended)
+        if misses == client.misses:
+            continue
+        if misses >= rules.set_aside_after and defended:
+            # Each exclusion lasts twice as many rounds as the one before.
+            exclusions = client.exclusions + 1
+            until = ready.round_.round_number + 1 + 2 ** min(exclusions - 1, _LONGEST_EXCLUSION)
+            tx.clients.exclude(client_id, misses, exclusions=exclusions, until=until)
+        else:
+            tx.clients.set_misses(client_id, misses, set_aside=misses >= rules.set_aside_after)
+
+
+def _misses(client: Client, answer: Budget | None, delivered: bool, *, defended: bool) -> int:
+    """The misses of a client after a round.
+
+    In a task with a defence, only a delivery ends a series of misses, and a withdrawn budget is a miss: the client has
+    kept the others waiting.
+    """
+    if delivered:
+        return 0
+    if answer is not None and answer.state is BudgetState.DECLINED:
+        if not defended:
+            return 0
+        return client.misses + 1 if answer.withdrawn else client.misses
+    return client.misses + 1

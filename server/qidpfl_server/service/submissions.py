@@ -98,6 +98,25 @@ def accept_updates(
     return outcomes
 
 
+def void_update(tx: Transaction, task_id: str, round_number: int, client_id: str, now: Micros) -> None:
+    """Void an update of an open round: it stays stored and its budget is spent, but it does not count and is not paid.
+
+    Idempotent. Raises `RequestRefused` if the round is closed or there is no such update.
+    """
+    task = get_task_for_update(tx, task_id)
+    round_ = tx.rounds.get(task_id, round_number)
+    update = tx.rounds.updates(task_id, round_number, [client_id]).get(client_id)
+    if round_ is None or update is None:
+        raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such update in this round")
+    if update.voided_at is not None:
+        return
+    if round_.state is not RoundState.OPEN or task.ended:
+        raise RequestRefused(ErrorCode.ROUND_CLOSED, f"round {round_number} is {round_.state}")
+    tx.rounds.void_update(round_, client_id, now)
+    tx.events.add(task_id, "update.voided", at=now, round_number=round_number, detail=f"client {client_id}")
+    tx.touch(task_id)
+
+
 def _each(
     items: Sequence[Item], serve: Callable[[Item], Outcome], *errors: type[Exception]
 ) -> list[Outcome | Exception]:
@@ -164,13 +183,14 @@ class BudgetBatch(RoundSnapshot):
     def receipt(self, answer: BudgetAnswer) -> BudgetReceipt:
         """The first receipt of a repeated answer, or the receipt of a new one. Raises `RequestRefused`."""
         client = self._clients.get(answer.client_id)
-        if client is None:
+        if client is None or client.revoked_at is not None:
             raise RequestRefused(ErrorCode.UNAUTHENTICATED)
         wanted = _budget_of(self._task.spec, answer)
-        known = self._budgets.get(client.client_id)
+        known = self._current_answer(client.client_id)
         if known is not None and _same_answer(known, wanted):
             return _budget_receipt(self._round_number, known)
         round_ = self._open_round()
+        wanted = replace(wanted, attempt=round_.attempt)
         self._require_invited(client.client_id)
         if known is not None:
             wanted = self._withdrawal(known, wanted)
@@ -180,6 +200,14 @@ class BudgetBatch(RoundSnapshot):
             self._require_affordable(client, wanted.rho)
         self._budgets[client.client_id] = self._new[client.client_id] = wanted
         return _budget_receipt(self._round_number, wanted)
+
+    def _current_answer(self, client_id: str) -> Budget | None:
+        """The answer of a client, unless it declined an earlier attempt and may answer this one."""
+        known = self._budgets.get(client_id)
+        if known is None or known.state is not BudgetState.DECLINED or known.withdrawn:
+            return known
+        is_open = self._round is not None and self._round.state is RoundState.OPEN and not self._task.ended
+        return None if is_open and self._round is not None and known.attempt < self._round.attempt else known
 
     def record(self) -> None:
         """Write all new answers."""
@@ -201,6 +229,8 @@ class BudgetBatch(RoundSnapshot):
     def _require_affordable(self, client: Client, rho: float) -> None:
         smallest = self._task.spec.bounds.rho_min
         largest = self._rules.cap(participant(client, self._accounts[client.client_id]))
+        limit = self._invitations[client.client_id].rho_limit
+        largest = largest if limit is None else min(largest, limit)
         if not smallest * (1 - _TOLERANCE) <= rho <= largest * (1 + _TOLERANCE):
             raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"rho must lie in [{smallest!r}, {largest!r}] in this round")
 
@@ -235,6 +265,9 @@ class UploadBatch(RoundSnapshot):
 
     def accept(self, delivery: StagedDelivery) -> UpdateReceipt:
         """Publish the bytes of a new upload. It counts once it is recorded. Raises `RequestRefused` or OSError."""
+        if self._clients[delivery.client_id].revoked_at is not None:
+            # The operator has revoked the client while its body was read.
+            raise RequestRefused(ErrorCode.UNAUTHENTICATED)
         self._require_possible(delivery)
         new = Update(
             client_id=delivery.client_id,

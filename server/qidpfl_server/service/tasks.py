@@ -11,7 +11,7 @@ from qidpfl_shared.protocol.messages import RoundState, TaskState
 from qidpfl_shared.protocol.presets import UnknownPreset, preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
-from ..clock import Micros, seconds
+from ..clock import Micros
 from ..domain import ClientState, EndReason, Model, Task
 from ..errors import RequestRefused, StoreBusy
 from ..identifiers import hash_secret, new_id, new_secret
@@ -21,14 +21,13 @@ from ..store.store import Store
 from ..store.transaction import Transaction
 from .aggregation import initial_parameters, require_stored, save_model
 from .evaluation import Evaluator
-from .lifecycle import end_task, get_task_for_update
+from .lifecycle import RESUMABLE, end_task, get_task_for_update
+from .planning import deadlines
 from .selection import select_clients
 from .settlement import settle_if_due
 from .settlement_timer import Stopwatch
 
 _STOP_ATTEMPTS = 20
-# Faults of the server, which an operator can remove. All other ends are results.
-_RESUMABLE = {EndReason.STEP_FAILED.value, EndReason.STATE_DAMAGED.value}
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,11 @@ def save_initial_model(blobs: Blobs, spec: TaskSpec, parameters: Parameters | No
     return save_model(blobs, 0, ServerState.start(initial_parameters(spec) if parameters is None else parameters))
 
 
-def new_codes(task_id: str, count: int) -> tuple[str, ...]:
-    """New enrolment codes of a task."""
-    return tuple(f"{task_id}.{new_secret()}" for _ in range(count))
+def new_codes(task_id: str, spec: TaskSpec, single_use_codes: int | None) -> tuple[str, ...]:
+    """New enrolment codes of a task: by default one for each expected client, and for 0 one for many clients."""
+    if single_use_codes is None:
+        single_use_codes = spec.rounds.expected_clients or spec.rounds.min_clients
+    return tuple(f"{task_id}.{new_secret()}" for _ in range(max(1, single_use_codes)))
 
 
 def create_task(
@@ -70,11 +71,11 @@ def create_task(
     spec: TaskSpec,
     model: Model,
     now: Micros,
-    single_use_codes: int = 0,
+    single_use_codes: int | None = None,
     task_id: str | None = None,
     codes: tuple[str, ...] = (),
 ) -> NewTask:
-    """Create a task, with one enrolment code for many clients or several single-use codes.
+    """Create a task with its enrolment codes: single-use, or with `single_use_codes` 0 one for many clients.
 
     A caller that must store the code before the task exists passes `task_id` and `codes`. Raises `RequestRefused`.
     """
@@ -98,9 +99,9 @@ def create_task(
     require_stored(tx.blobs, model)
     tx.tasks.insert(task)
     tx.tasks.add_model(task.task_id, model, now)
-    codes = codes or new_codes(task_id, max(1, single_use_codes))
+    codes = codes or new_codes(task_id, spec, single_use_codes)
     for code in codes:
-        tx.tasks.add_code(task.task_id, hash_secret(code), single_use=single_use_codes > 0)
+        tx.tasks.add_code(task.task_id, hash_secret(code), single_use=single_use_codes != 0)
     tx.events.add(task.task_id, "task.created", at=now, detail=name)
     tx.touch(task.task_id)
     return NewTask(task, codes)
@@ -155,17 +156,14 @@ def resume_task(tx: Transaction, task_id: str, now: Micros) -> None:
     task = get_task_for_update(tx, task_id)
     if not task.ended:
         return
-    round_, rules = tx.rounds.latest(task_id), task.spec.rounds
-    by_fault = task.state is TaskState.FAILED and (task.reason or "").partition(":")[0] in _RESUMABLE
+    round_ = tx.rounds.latest(task_id)
+    by_fault = task.state is TaskState.FAILED and (task.reason or "").partition(":")[0] in RESUMABLE
     if not by_fault or (round_ is not None and round_.state is not RoundState.VOID):
         raise RequestRefused(ErrorCode.TASK_ENDED, f"the task is {task.state}: {task.reason}")
     tx.tasks.resume(task_id, TaskState.ENROLLING if round_ is None else TaskState.TRAINING)
     if round_ is not None:
-        tx.rounds.reopen(
-            round_,
-            declare_by=now + seconds(rules.declare_s),
-            deliver_by=now + seconds(rules.declare_s + rules.deliver_s),
-        )
+        declare_by, deliver_by = deadlines(tx, task, now)
+        tx.rounds.reopen(round_, declare_by=declare_by, deliver_by=deliver_by)
     tx.events.add(task_id, "task.resumed", at=now, detail=task.reason)
     tx.touch(task_id)
 

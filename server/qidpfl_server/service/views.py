@@ -10,19 +10,17 @@ from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
 from qidpfl_shared.core.privacy.mechanisms import MechanismName
 from qidpfl_shared.core.utility import regrets
 from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.ledger import Ledger, LedgerEntry, SpendState
 from qidpfl_shared.protocol.mechanism_specs import BoltOn
 from qidpfl_shared.protocol.messages import (
     Announcement,
     ClientResult,
-    Ledger,
-    LedgerEntry,
     ModelInfo,
     RoundOffer,
     RoundResult,
     RoundState,
     RoundTiming,
     SelectionVerdict,
-    SpendState,
     TaskState,
     TaskSummary,
     TaskView,
@@ -31,7 +29,19 @@ from qidpfl_shared.protocol.releases import histogram_release, round_release
 from qidpfl_shared.protocol.task_spec import SelectionRule
 
 from ..clock import Micros, as_datetime, seconds_left
-from ..domain import Budget, BudgetState, Client, ClientState, Model, Round, RoundInvitation, Task, Update, standing_of
+from ..domain import (
+    Budget,
+    BudgetState,
+    Client,
+    ClientState,
+    Model,
+    Payment,
+    Round,
+    RoundInvitation,
+    Task,
+    Update,
+    standing_of,
+)
 from ..errors import RequestRefused
 from ..store.transaction import Transaction
 from .lifecycle import known_client
@@ -76,13 +86,18 @@ class AnnouncementState:
             mechanism=MechanismName(mechanism.name),
             clip_norm=None if isinstance(mechanism, BoltOn) else mechanism.clip_norm,
             dimension=spec.dimension,
-            rho_max=spec.bounds.rho_max,
+            rho_max=self._rho_max(client_id),
             noise=spec.privacy.noise,
             declare_by=as_datetime(round_.declare_by),
             deliver_by=as_datetime(round_.deliver_by),
             declare_in_s=seconds_left(round_.declare_by, now),
             deliver_in_s=seconds_left(round_.deliver_by, now),
         )
+
+    def _rho_max(self, client_id: str) -> float:
+        """The largest budget that a client may declare in this round."""
+        invitation, largest = self.invitations.get(client_id), self.task.spec.bounds.rho_max
+        return largest if invitation is None or invitation.rho_limit is None else min(largest, invitation.rho_limit)
 
 
 def announcement_state(tx: Transaction, task_id: str) -> AnnouncementState | None:
@@ -113,7 +128,7 @@ def task_summary(tx: Transaction, task: Task) -> TaskSummary:
         settled_rounds=settled,
         horizon=task.spec.game.horizon,
         clients=tx.clients.count(task.task_id),
-        paid_micro=tx.rounds.paid_micro(task.task_id),
+        paid_micro=tx.payments.total_micro(task.task_id),
     )
 
 
@@ -147,7 +162,7 @@ def round_result(tx: Transaction, task: Task, round_number: int) -> RoundResult:
     round_ = tx.rounds.get(task.task_id, round_number)
     if round_ is None:
         raise RequestRefused(ErrorCode.NOT_FOUND, f"round {round_number} has not been announced")
-    payments = tx.rounds.payments(task.task_id, round_number)
+    payments = tx.payments.of_round(task.task_id, round_number)
     closed = round_.state is not RoundState.OPEN
     version = round_number if round_.state is RoundState.SETTLED else round_.base_version
     model = tx.tasks.model(task.task_id, version)
@@ -156,7 +171,8 @@ def round_result(tx: Transaction, task: Task, round_number: int) -> RoundResult:
         attempt=round_.attempt,
         state=round_.state,
         reward_micro=round_.reward_micro,
-        paid_micro=sum(payments.values()),
+        paid_micro=sum(payment.amount_micro for payment in payments.values()),
+        escrow_micro=sum(payment.escrow_micro for payment in payments.values()) or None,
         kept_micro=round_.kept_micro or 0,
         total=round_.total,
         declared_total=round_.declared_total,
@@ -187,7 +203,7 @@ def _timing(round_: Round) -> RoundTiming | None:
     )
 
 
-def _client_results(tx: Transaction, task: Task, round_: Round, payments: dict[str, int]) -> list[ClientResult]:
+def _client_results(tx: Transaction, task: Task, round_: Round, payments: dict[str, Payment]) -> list[ClientResult]:
     budgets = tx.rounds.budgets(task.task_id, round_.round_number)
     updates = tx.rounds.updates(task.task_id, round_.round_number)
     invitations = tx.rounds.invitations(task.task_id, round_.round_number)
@@ -196,6 +212,7 @@ def _client_results(tx: Transaction, task: Task, round_: Round, payments: dict[s
     results = []
     for client in clients:
         budget, update = budgets.get(client.client_id), updates.get(client.client_id)
+        payment = payments.get(client.client_id, Payment(amount_micro=0))
         results.append(
             ClientResult(
                 client_id=client.client_id,
@@ -206,7 +223,10 @@ def _client_results(tx: Transaction, task: Task, round_: Round, payments: dict[s
                 delivered=update is not None,
                 verdict=update.verdict if update else None,
                 accepted=bool(update and update.accepted),
-                payment_micro=payments.get(client.client_id, 0),
+                payment_micro=payment.amount_micro,
+                escrow_micro=payment.escrow_micro or None,
+                alignment=update.alignment if update else None,
+                voided=True if update and update.voided_at is not None else None,
                 regret=regret.get(client.client_id),
             )
         )
@@ -246,18 +266,22 @@ def ledger(tx: Transaction, client_id: str) -> Ledger:
     ]
     spent = math.fsum(proven)
     delta = task.spec.privacy.delta
+    settlement = tx.payments.escrow_settlements(task.task_id).get(client_id)
+    released = None if settlement is None else 0 if settlement.forfeited else settlement.amount_micro
     return Ledger(
         client_id=client.client_id,
         entries=tuple(entries),
         spent_rho=spent if math.isfinite(spent) else None,
         epsilon=epsilon_from_rho(rho=spent, delta=delta) if math.isfinite(spent) else None,
         delta=delta,
-        earned_micro=sum(entry.payment_micro or 0 for entry in entries),
+        earned_micro=sum(entry.payment_micro or 0 for entry in entries) + (released or 0),
+        escrow_micro=sum(entry.escrow_micro or 0 for entry in entries) or None,
+        released_micro=released,
     )
 
 
 def _round_entry(
-    task: Task, client: Client, round_: Round, budget: Budget, update: Update | None, paid: int | None
+    task: Task, client: Client, round_: Round, budget: Budget, update: Update | None, paid: Payment | None
 ) -> LedgerEntry:
     release = round_release(
         privacy=task.spec.privacy, round_number=round_.round_number, rho=budget.rho, size=client.size or 1
@@ -269,11 +293,11 @@ def _round_entry(
         state = SpendState.SPENT_UNPAID
     else:
         state = SpendState.SPENT
-    return _entry(release, state, digest=update.digest if update else None, payment_micro=paid)
+    return _entry(release, state, digest=update.digest if update else None, payment=paid)
 
 
 def _entry(
-    release: Release, state: SpendState, *, digest: str | None = None, payment_micro: int | None = None
+    release: Release, state: SpendState, *, digest: str | None = None, payment: Payment | None = None
 ) -> LedgerEntry:
     return LedgerEntry(
         release=release.name,
@@ -282,7 +306,8 @@ def _entry(
         rho=release.rho,
         proven_rho=None if release.unprotected else release.proven_rho,
         digest=digest,
-        payment_micro=payment_micro,
+        payment_micro=None if payment is None else payment.amount_micro,
+        escrow_micro=None if payment is None else payment.escrow_micro or None,
     )
 
 

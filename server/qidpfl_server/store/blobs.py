@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from qidpfl_shared.durable_files import create_folder, fsync_dir, write_durably, write_synced
 
@@ -172,14 +172,30 @@ class Blobs:
         try:
             data = self._path(digest).read_bytes()
         except FileNotFoundError:
-            if not self.present:
-                # The operator must mount it. This is no reason to fail a task.
-                raise StoreBusy(_MISSING) from None
-            # Clients may read this message, so it does not name the folder.
-            raise UnreadableBlob(f"blob {digest} is missing from the blob folder") from None
+            self._refuse_missing(digest)
         if hashlib.sha256(data).hexdigest() != digest:
             raise UnreadableBlob(f"blob {digest} in the blob folder does not match its digest")
         return data
+
+    def _refuse_missing(self, digest: str) -> NoReturn:
+        if not self.present:
+            # The operator must mount it. This is no reason to fail a task.
+            raise StoreBusy(_MISSING) from None
+        # Clients may read this message, so it does not name the folder.
+        raise UnreadableBlob(f"blob {digest} is missing from the blob folder") from None
+
+    def checked_path(self, digest: str) -> Path:
+        """The file of this digest, after a check of all its bytes, which are not kept in memory."""
+        found = hashlib.sha256()
+        try:
+            with self._path(digest).open("rb") as file:
+                while chunk := file.read(_CHUNK_BYTES):
+                    found.update(chunk)
+        except FileNotFoundError:
+            self._refuse_missing(digest)
+        if found.hexdigest() != digest:
+            raise UnreadableBlob(f"blob {digest} in the blob folder does not match its digest")
+        return self._path(digest)
 
     def has(self, digest: str) -> bool:
         return self._path(digest).exists()

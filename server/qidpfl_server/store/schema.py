@@ -84,6 +84,10 @@ clients = Table(
     Column("misses", Integer, nullable=False, default=0),
     Column("set_aside", Boolean, nullable=False, default=False),
     Column("coming_back", Boolean, nullable=False, default=False),
+    Column("revoked_at", BigInteger),
+    # How often the client was set aside, and the first round that it may play again.
+    Column("exclusions", Integer, nullable=False, default=0, server_default="0"),
+    Column("excluded_until", Integer, nullable=False, default=0, server_default="0"),
     UniqueConstraint("task_id", "ordinal"),
     UniqueConstraint("task_id", "key_hash"),
     UniqueConstraint("task_id", "client_id"),
@@ -143,6 +147,8 @@ invitations = _of_round_and_client(
     "invitations",
     Column("standing", String(16), nullable=False),
     Column("expected_rho", Double, nullable=False),
+    # Null: the task has no bound of its own for this client.
+    Column("rho_limit", Double),
 )
 
 budgets = _of_round_and_client(
@@ -151,6 +157,7 @@ budgets = _of_round_and_client(
     Column("rho", Double, nullable=False),
     Column("reason", Text),
     Column("recorded_at", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False, default=1, server_default="1"),
 )
 
 updates = _of_round_and_client(
@@ -161,12 +168,27 @@ updates = _of_round_and_client(
     Column("received_at", BigInteger, nullable=False),
     Column("verdict", String(32)),
     Column("accepted", Boolean),
+    Column("alignment", Double),
+    Column("voided_at", BigInteger),
 )
 Index("ix_updates_digest", updates.c.digest)
 
 payments = _of_round_and_client(
     "payments",
     Column("amount_micro", BigInteger, nullable=False),
+    Column("escrow_micro", BigInteger, nullable=False, default=0, server_default="0"),
+)
+
+# What becomes of the escrow of a client when its task ends.
+escrow_settlements = Table(
+    "escrow_settlements",
+    metadata,
+    Column("task_id", String(64), primary_key=True),
+    Column("client_id", String(64), primary_key=True),
+    Column("amount_micro", BigInteger, nullable=False),
+    Column("forfeited", Boolean, nullable=False),
+    Column("settled_at", BigInteger, nullable=False),
+    ForeignKeyConstraint(["task_id", "client_id"], ["clients.task_id", "clients.client_id"]),
 )
 
 events = Table(

@@ -6,6 +6,7 @@ from . import schema
 from .blobs import Blobs, StagedBlob
 from .repositories.clients import ClientRows
 from .repositories.events import EventRows
+from .repositories.payments import PaymentRows
 from .repositories.rounds import RoundRows
 from .repositories.tasks import TaskRows
 
@@ -21,6 +22,7 @@ class Transaction:
         self.tasks = TaskRows(connection)
         self.clients = ClientRows(connection)
         self.rounds = RoundRows(connection)
+        self.payments = PaymentRows(connection)
         self.events = EventRows(connection)
 
     def touch(self, task_id: str) -> None:

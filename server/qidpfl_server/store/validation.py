@@ -20,7 +20,7 @@ from qidpfl_shared.protocol.messages import RoundState, TaskState
 
 from ..domain import BudgetState, ClientState
 from ..errors import DamagedState
-from .schema import budgets, clients, invitations, models, payments, rounds, tasks, updates
+from .schema import budgets, clients, escrow_settlements, invitations, models, payments, rounds, tasks, updates
 
 Read = TypeVar("Read")
 
@@ -83,7 +83,7 @@ def all_task_ids(connection: Connection) -> list[str]:
 
 def damaged_rows(connection: Connection, task_id: str) -> Iterator[str]:
     """What is wrong with the rows of a task, each with its table and key."""
-    for table in (tasks, clients, rounds, models):
+    for table in (tasks, clients, rounds, models, escrow_settlements):
         yield from _damaged_values(connection, table, task_id)
     numbers = set(connection.execute(_raw(rounds, task_id, "round_number")).scalars())
     known = set(connection.execute(_raw(clients, task_id, "client_id")).scalars())
@@ -96,7 +96,7 @@ def damaged_rows(connection: Connection, task_id: str) -> Iterator[str]:
 
 def lost_rows(connection: Connection) -> Iterator[str]:
     """Rows of tasks that do not exist."""
-    for table in (clients, rounds, models, *_OF_ROUND_AND_CLIENT):
+    for table in (clients, rounds, models, escrow_settlements, *_OF_ROUND_AND_CLIENT):
         query: Any = select(column("task_id")).select_from(table).distinct()
         for task_id in connection.execute(query.where(table.c.task_id.not_in(select(tasks.c.task_id)))).scalars():
             yield f"table {table.name}: there is no task {task_id}"

@@ -59,6 +59,14 @@ def magnitude(name: str, value: object) -> float:
     return number
 
 
+def at_least_one(name: str, value: object) -> float:
+    """A finite number of at least 1: a multiple that only enlarges."""
+    number = real(name, value)
+    if number < 1:
+        raise ImpossibleArgument(name, value, "must be at least 1")
+    return number
+
+
 def non_negative(name: str, value: object) -> float:
     """A finite number of at least 0."""
     number = real(name, value)

@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 
 from . import arguments
 from .arguments import Numbers, Vector
-from .equilibrium import active_set, equilibrium, saturation_reward
+from .equilibrium import equilibrium, saturation_reward, uncapped_shares
 from .reward import Market, aggregation_weights, noise_variance, optimal_reward
 
 _GRID_POINTS = 33
@@ -43,7 +43,7 @@ def optimal_reward_capped(*, market: Market, round_number: int, caps: Numbers) -
     """
     limits = arguments.limit_vector("caps", caps, length=market.privacy_values.size)
     able = np.flatnonzero(limits > 0)
-    counted = able[active_set(privacy_values=market.privacy_values[able])]
+    counted = able[uncapped_shares(privacy_values=market.privacy_values[able], max_share=market.max_share) > 0]
     clients = market.only(counted)
     closed_form = optimal_reward(market=clients, round_number=round_number)
     if closed_form == 0:
@@ -70,7 +70,11 @@ class _CappedMarket:
 
     def budgets(self, reward: float) -> Vector:
         return equilibrium(
-            reward=reward, privacy_values=self.values, privacy_weight=self.weight, caps=self.limits
+            reward=reward,
+            privacy_values=self.values,
+            privacy_weight=self.weight,
+            caps=self.limits,
+            max_share=self.market.max_share,
         ).budgets
 
     def noise(self, budgets: Vector) -> float:
@@ -93,6 +97,9 @@ class _CappedMarket:
         # No budget exceeds R/(4c). Below this reward the noise alone costs more than the known cost.
         lowest = self.noise(1 / (4 * self.weight * self.values)) / known
         saturated = saturation_reward(privacy_values=self.values, privacy_weight=self.weight, caps=self.limits)
+        if self.market.max_share < 1:
+            # A client at the largest share may never reach its cap.
+            saturated = math.inf
         if saturated <= lowest:
             return saturated
         highest = min(highest, saturated)

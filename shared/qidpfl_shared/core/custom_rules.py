@@ -60,6 +60,8 @@ class RewardQuestion:
     """The rewards that are admissible; its maximum may be infinite."""
     reward_left: float
     """What the task may still pay in this and all later rounds. A larger reward ends the task."""
+    max_share: float = 1.0
+    """The largest part of the reward that one client may get."""
 
     @property
     def horizon(self) -> int:
@@ -85,6 +87,7 @@ class RewardQuestion:
             privacy_values=self.privacy_values,
             sizes=self.sizes,
             noise_scales=self.noise_scales,
+            max_share=self.max_share,
         )
         return optimal_reward_capped(market=market, round_number=self.round_number, caps=self.caps)
 

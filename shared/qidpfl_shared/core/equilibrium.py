@@ -4,6 +4,9 @@ Client i pays c_i = φ1·ν_i per unit of budget and receives the share s_i = ρ
 sum of all budgets. At the equilibrium s_i = max(0, 1 - c_i·S/R), or cap_i/S where the client's cap binds. The sum of
 the shares falls strictly in S, so exactly one S makes it 1. The equilibrium therefore exists and is unique.
 
+A task may also bound the share of every client by `max_share`: then s_i = min(max_share, …). A client at this bound has
+the cap max_share·S, so the result is still an equilibrium. `max_share` 1 is no bound.
+
 Theorem 1 as printed lacks the `max(0, .)`. Its budgets become negative if one client has a privacy value above
 Σν/(N-1), which is usual in a heterogeneous population.
 
@@ -72,20 +75,29 @@ def active_set(*, privacy_values: Numbers) -> Mask:
 
 
 def equilibrium(
-    *, reward: float, privacy_values: Numbers, privacy_weight: float, caps: Numbers | None = None
+    *,
+    reward: float,
+    privacy_values: Numbers,
+    privacy_weight: float,
+    caps: Numbers | None = None,
+    max_share: float = 1.0,
 ) -> Equilibrium:
     """Return the budgets that no client wants to change alone after the reward is announced (Theorem 1, completed).
 
     A client has budget 0 if its privacy value is too high or its cap is 0. There is no market without a reward, or with
     fewer than two clients that have a cap above 0. The status says which, and all numbers are 0.
 
-    Raises `ImpossibleArgument` also if the total budget is too large or too small for a float.
+    Raises `ImpossibleArgument` also if the total budget is too large or too small for a float, and if `max_share` is so
+    small that the shares cannot add up to 1.
 
     >>> market = equilibrium(reward=10.0, privacy_values=[1.0, 2.0, 9.0], privacy_weight=1.0)
     >>> market.budgets.round(3).tolist()
     [2.222, 1.111, 0.0]
     >>> market.payments.round(3).tolist()
     [6.667, 3.333, 0.0]
+    >>> bounded = equilibrium(reward=10.0, privacy_values=[0.1, 1.0, 1.0], privacy_weight=1.0, max_share=0.5)
+    >>> bounded.shares.round(3).tolist()
+    [0.5, 0.25, 0.25]
     """
     reward = arguments.non_negative("reward", reward)
     weight = arguments.positive("privacy_weight", privacy_weight)
@@ -99,7 +111,8 @@ def equilibrium(
         return _no_market(MarketStatus.NO_REWARD, reward, values.size)
 
     shares, budgets = np.zeros(values.size), np.zeros(values.size)
-    total, shares[able], budgets[able] = _solve(reward, weight, values[able], limits[able])
+    max_share = _possible_share(max_share, int(np.count_nonzero(able)))
+    total, shares[able], budgets[able] = _solve(reward, weight, values[able], limits[able], max_share)
     payments = shares * reward
     return Equilibrium(
         status=MarketStatus.EQUILIBRIUM,
@@ -112,18 +125,21 @@ def equilibrium(
     )
 
 
-def uncapped_shares(*, privacy_values: Numbers) -> Vector:
+def uncapped_shares(*, privacy_values: Numbers, max_share: float = 1.0) -> Vector:
     """Return each client's share of the reward without caps. It depends on the privacy values alone.
 
     >>> uncapped_shares(privacy_values=[1.0, 2.0, 9.0]).round(3).tolist()
     [0.667, 0.333, 0.0]
     """
     values = arguments.positive_vector("privacy_values", privacy_values)
-    active = active_set(privacy_values=values)
-    return _shares_of_active(values, active)
+    shares = _shares_of_active(values, active_set(privacy_values=values))
+    if (shares <= max_share).all():
+        return shares
+    # The shares do not depend on the unit of money, so values of at most 1 avoid overflow.
+    return equilibrium(reward=1.0, privacy_values=values / values.max(), privacy_weight=1.0, max_share=max_share).shares
 
 
-def budget_per_reward(*, privacy_values: Numbers, privacy_weight: float) -> Vector:
+def budget_per_reward(*, privacy_values: Numbers, privacy_weight: float, max_share: float = 1.0) -> Vector:
     """Return the paper's constants C_i: without caps ρ_i = C_i·R for every reward R; 0 outside the active set.
 
     >>> budget_per_reward(privacy_values=[1.0, 2.0, 9.0], privacy_weight=1.0).round(3).tolist()
@@ -134,7 +150,10 @@ def budget_per_reward(*, privacy_values: Numbers, privacy_weight: float) -> Vect
     active = active_set(privacy_values=values)
     if not active.any():
         return np.zeros(values.size)
-    return _shares_of_active(values, active) * _total_per_reward(values[active], weight)
+    shares = _shares_of_active(values, active)
+    if (shares <= max_share).all():
+        return shares * _total_per_reward(values[active], weight)
+    return equilibrium(reward=1.0, privacy_values=values, privacy_weight=weight, max_share=max_share).budgets
 
 
 def theorem_1_literal(*, reward: float, privacy_values: Numbers, privacy_weight: float) -> Vector:
@@ -243,19 +262,28 @@ def _no_market(status: MarketStatus, reward: float, clients: int) -> Equilibrium
     )
 
 
-def _solve(reward: float, weight: float, values: Vector, limits: Vector) -> tuple[float, Vector, Vector]:
+def _possible_share(max_share: float, clients: int) -> float:
+    """Return a bound of every share with which the shares of so many clients can add up to 1."""
+    if arguments.positive("max_share", max_share) * clients < 1 - EDGE_SHARE:
+        raise ImpossibleArgument("max_share", max_share, f"must be at least 1/{clients}, one part for each client")
+    return max_share
+
+
+def _solve(
+    reward: float, weight: float, values: Vector, limits: Vector, max_share: float
+) -> tuple[float, Vector, Vector]:
     """Return the equilibrium total, shares and budgets of at least two clients with a cap above 0."""
     active = active_set(privacy_values=values)
     total = reward * _total_per_reward(values[active], weight)
     if not 0 < total < math.inf:
         raise ImpossibleArgument("total budget", total, "cannot be represented; use other units of money")
     shares = _shares_of_active(values, active)
-    if (shares * total <= limits).all():
+    if (shares * total <= limits).all() and (shares <= max_share).all():
         return total, shares, shares * total
     slopes = weight * values / reward
     with np.errstate(over="ignore"):
-        total = _capped_total(min(total, float(limits.sum())), slopes, limits)
-    free = 1 - slopes * total
+        total = _capped_total(min(total, float(limits.sum())), slopes, limits, max_share)
+    free = np.minimum(1 - slopes * total, max_share)
     free[free <= EDGE_SHARE] = 0.0
     capped = free * total >= limits
     return total, np.where(capped, limits / total, free), np.where(capped, limits, free * total)
@@ -279,22 +307,29 @@ def _capped_shares(total: float, slopes: Vector, limits: Vector) -> Vector:
     return shares
 
 
-def _capped_total(start: float, slopes: Vector, limits: Vector) -> float:
-    """Return the root S of Σ clip(1 - slope_i·S, 0, cap_i/S) = 1, which is at most `start`.
+def _capped_total(start: float, slopes: Vector, limits: Vector, max_share: float) -> float:
+    """Return the root S of Σ clip(1 - slope_i·S, 0, min(cap_i/S, max_share)) = 1, which is at most `start`.
 
-    For a fixed set of interior and capped clients the sum is a - b·S + k/S, whose root is that of a quadratic. The
+    For a fixed set of interior and bounded clients the sum is a - b·S + k/S, whose root is that of a quadratic. The
     search moves to that root and takes the set there. It keeps a bracket and halves it at every third step, so it
-    always ends.
+    always ends. Where the clients at the largest share take the whole reward, every S of a range is a root.
     """
     low, high, total = 0.0, start, start
     for step in range(500):
         free = 1 - slopes * total
-        capped = free * total > limits
-        interior = (free > 0) & ~capped
-        a, b, k = np.count_nonzero(interior), float(slopes[interior].sum()), float(limits[capped].sum())
+        capped = np.minimum(free, max_share) * total > limits
+        bounded = (free > max_share) & ~capped
+        interior = (free > 0) & ~capped & ~bounded
+        a = float(np.count_nonzero(interior) + max_share * np.count_nonzero(bounded))
+        b, k = float(slopes[interior].sum()), float(limits[capped].sum())
         excess = a - b * total + k / total - 1
         low, high = (total, high) if excess > 0 else (low, total)
-        root = ((a - 1) + math.sqrt((a - 1) ** 2 + 4 * b * k)) / (2 * b) if b > 0 else k
+        if b > 0:
+            root = ((a - 1) + math.sqrt((a - 1) ** 2 + 4 * b * k)) / (2 * b)
+        elif abs(excess) <= EDGE_SHARE:
+            return total
+        else:
+            root = k / (1 - a) if a < 1 else math.inf
         if abs(root - total) <= 4e-16 * total or high - low <= 4e-16 * high:
             return float(root if low <= root <= high else total)
         total = root if low < root < high and step % 3 != 2 else (low + high) / 2

@@ -13,6 +13,7 @@ lengths.
 
 import importlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -182,25 +183,36 @@ def noise_ratio(*, moments: RoundMoments, dimension: int, noise_stds: Numbers) -
     return ratio
 
 
-def alignment(*, moments: RoundMoments, noise_stds: Numbers) -> Vector:
-    """Return how well each upload agrees with the sum of the others, as a z-score: N(0, 1) for noise only. A soft flag.
+def alignment(*, moments: RoundMoments, dimension: int) -> Vector:
+    """Return how well each upload agrees with the sum of the others: √d times the cosine. A soft flag.
 
-    Honest clients score high in early rounds only, so add the scores of the first ten rounds. An honest client with
-    unusual data scores low too. The result is NaN where the others add up to 0.
+    The score of a random direction, such as pure noise, is about N(0, 1). Honest clients score high in early rounds
+    only, and about 0 if their noise is large. An honest client with unusual data scores low too. The result is 0 where
+    the upload is 0 or the others add up to 0.
 
     >>> moments = RoundMoments(
     ...     squared_norms=np.array([1.0, 1.0]), sum_products=np.array([1.5, 1.5]), sum_squared_norm=3.0
     ... )
-    >>> alignment(moments=moments, noise_stds=[0.1, 0.1]).round(3).tolist()
+    >>> alignment(moments=moments, dimension=100).round(3).tolist()
     [5.0, 5.0]
     """
     norms = arguments.non_negative_vector("squared_norms", moments.squared_norms)
     products = arguments.vector("sum_products", moments.sum_products, length=norms.size)
-    stds = arguments.positive_vector("noise_stds", noise_stds, length=norms.size)
+    dimension = arguments.whole("dimension", dimension, minimum=1)
     others = arguments.non_negative("sum_squared_norm", moments.sum_squared_norm) - 2 * products + norms
-    lengths = np.sqrt(np.maximum(others, 0.0))
-    score: Vector = np.full(norms.size, math.nan)
-    return np.divide(products - norms, stds * lengths, out=score, where=lengths > 0)
+    lengths = np.sqrt(norms * np.maximum(others, 0.0))
+    cosines: Vector = np.zeros(norms.size)
+    np.divide(products - norms, lengths, out=cosines, where=lengths > 0)
+    return math.sqrt(dimension) * np.clip(cosines, -1.0, 1.0)
+
+
+def alignment_score(scores: Sequence[float]) -> float:
+    """Return the alignment of one client over several rounds: the sum over √n, again N(0, 1) for random directions.
+
+    >>> alignment_score([1.0, 2.0, 3.0, 2.0])
+    4.0
+    """
+    return math.fsum(scores) / math.sqrt(len(scores)) if scores else 0.0
 
 
 def _lower_quantile(tail: float, dimension: int) -> float:

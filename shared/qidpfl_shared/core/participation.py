@@ -22,12 +22,17 @@ class Invitation:
     below_min_share: Mask
 
 
-def invite(*, privacy_values: Numbers, min_share: float, min_clients: int = 2) -> Invitation:
+def invite(
+    *, privacy_values: Numbers, min_share: float, min_clients: int = 2, max_share: float | None = None
+) -> Invitation:
     """Leave out the client with the smallest share, one after the other, while that share is below min_share/n.
 
     A client near the edge of the active set sells almost no budget. Its noise would dominate a uniform average and
     drive the reward to infinity, because Theorem 2 divides by its share. After each step the game is solved again for
     the rest. `min_share` 0 is the paper. At least `min_clients` active clients stay. Ties: the later client leaves.
+
+    With `max_share` no client gets more than this multiple of an equal share (see `share_bound`). Then clients with
+    very low privacy values cannot price out the others.
 
     >>> invitation = invite(privacy_values=[1.0, 1.0, 1.0, 1.45, 9.0], min_share=0.3)
     >>> invitation.invited.tolist()
@@ -38,6 +43,8 @@ def invite(*, privacy_values: Numbers, min_share: float, min_clients: int = 2) -
     values = arguments.positive_vector("privacy_values", privacy_values)
     min_share = arguments.fraction("min_share", min_share)
     min_clients = arguments.whole("min_clients", min_clients, minimum=2)
+    if max_share is not None:
+        return _invite_bounded(values, min_share, min_clients, max_share)
 
     active = active_set(privacy_values=values)
     order = np.flatnonzero(active)[np.argsort(values[active], kind="stable")]
@@ -45,6 +52,35 @@ def invite(*, privacy_values: Numbers, min_share: float, min_clients: int = 2) -
     invited = np.zeros(values.size, dtype=np.bool_)
     invited[order[:kept]] = True
     return Invitation(invited=invited, priced_out=~active, below_min_share=active & ~invited)
+
+
+def share_bound(*, max_share: float | None, clients: int) -> float:
+    """Return the largest part of the reward that one of so many clients may get: max_share/n, at most 1.
+
+    >>> share_bound(max_share=2.0, clients=10), share_bound(max_share=2.0, clients=1)
+    (0.2, 1.0)
+    """
+    if max_share is None:
+        return 1.0
+    return min(1.0, arguments.at_least_one("max_share", max_share) / max(1, clients))
+
+
+def _invite_bounded(values: Vector, min_share: float, min_clients: int, max_share: float) -> Invitation:
+    """Leave out clients one after the other, as `invite`. The bound of a share grows with each client that leaves."""
+    order = np.argsort(values, kind="stable")
+    priced_out = np.zeros(values.size, dtype=np.bool_)
+    kept = values.size
+    while kept >= 2:
+        bound = share_bound(max_share=max_share, clients=kept)
+        smallest = float(uncapped_shares(privacy_values=values[order[:kept]], max_share=bound)[-1])
+        outside = smallest <= EDGE_SHARE
+        if not outside and (kept <= min_clients or smallest * kept >= min_share - EDGE_SHARE):
+            break
+        kept -= 1
+        priced_out[order[kept]] = outside
+    invited = np.zeros(values.size, dtype=np.bool_)
+    invited[order[:kept]] = True
+    return Invitation(invited=invited, priced_out=priced_out, below_min_share=~invited & ~priced_out)
 
 
 def _largest_prefix(ascending: Vector, min_share: float, min_clients: int) -> int:

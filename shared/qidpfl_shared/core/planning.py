@@ -11,11 +11,12 @@ from enum import StrEnum
 import numpy as np
 
 from . import arguments
+from .aggregation import counted_sizes
 from .arguments import ImpossibleArgument, Mask, Vector
 from .custom_rules import CustomReward, PastRound, RewardQuestion, ask_reward, read_only
-from .equilibrium import MarketStatus, equilibrium
+from .equilibrium import Equilibrium, MarketStatus, equilibrium
 from .money import MICRO, from_micro, to_micro
-from .participation import invite
+from .participation import invite, share_bound
 from .reward import RewardPolicy, random_reward
 from .round_rules import Participant, RoundRules
 
@@ -52,8 +53,9 @@ class RewardBound(StrEnum):
 class RoundPlan:
     """The plan of a round: the reward, the equilibrium total, and the standing of each participant.
 
-    `total` is the sum of `budgets`, the expected equilibrium budgets, which are not announced. `wished_reward` is the
-    reward of the policy before bounds, and `bound` says which bound changed it.
+    `total` is the sum of `budgets`, the expected equilibrium budgets, which are not announced. `limits` are the largest
+    budgets that the participants may declare. `wished_reward` is the reward of the policy before bounds, and `bound`
+    says which bound changed it.
     """
 
     status: PlanStatus
@@ -62,6 +64,7 @@ class RoundPlan:
     total: float
     standings: tuple[Standing, ...]
     budgets: tuple[float, ...]
+    limits: tuple[float, ...]
     min_updates: int
     wished_reward: float
     bound: RewardBound
@@ -111,11 +114,13 @@ def plan_round(
     reward_micro, bound = _bounded(rules, wished)
     if reward_micro > reward_left_micro:
         return _plan(PlanStatus.BUDGET_EXHAUSTED, rules, round_number, field, wished=wished, bound=bound)
+    max_share = share_bound(max_share=rules.max_share, clients=int(field.invited.sum()))
     market = equilibrium(
         reward=reward_micro / MICRO,
         privacy_values=field.values,
         privacy_weight=rules.privacy_weight,
         caps=np.where(field.invited, field.caps, 0.0),
+        max_share=max_share,
     )
     if market.status is MarketStatus.NO_REWARD:
         return _plan(PlanStatus.NO_REWARD, rules, round_number, field, wished=wished, bound=bound)
@@ -129,7 +134,19 @@ def plan_round(
         reward_micro=reward_micro,
         total=market.total,
         budgets=market.budgets,
+        limits=_bid_limits(rules, field.caps, market, max_share),
     )
+
+
+def _bid_limits(rules: RoundRules, caps: Vector, market: Equilibrium, max_share: float) -> Vector:
+    """Return the largest budget that each participant may declare: its cap, and a multiple of its planned budget.
+
+    Without the latter one client could declare so much that the others are paid less than their cost. A client at the
+    largest share may not exceed that share of the planned total.
+    """
+    if rules.max_bid is None:
+        return caps
+    return np.minimum(caps, np.minimum(rules.max_bid * market.budgets, max_share * market.total))
 
 
 @dataclass(frozen=True)
@@ -153,13 +170,19 @@ class _Field:
         standings = np.array([_standing(p, cap) for p, cap in zip(participants, caps, strict=True)], dtype=object)
         able = np.flatnonzero(standings == Standing.INVITED)
         if rules.policy != RewardPolicy.NONE:
-            invitation = invite(privacy_values=values[able], min_share=rules.min_share, min_clients=rules.min_clients)
+            invitation = invite(
+                privacy_values=values[able],
+                min_share=rules.min_share,
+                min_clients=rules.min_clients,
+                max_share=rules.max_share,
+            )
             standings[able[invitation.priced_out]] = Standing.PRICED_OUT
             standings[able[invitation.below_min_share]] = Standing.MIN_SHARE
+        sizes = counted_sizes(sizes=[p.size for p in participants], max_ratio=rules.max_size_ratio)
         return cls(
             values=values,
-            sizes=np.array([p.size for p in participants], dtype=np.float64),
-            scales=np.array([rules.mechanism.noise_scale(size=p.size) for p in participants], dtype=np.float64),
+            sizes=np.array(sizes, dtype=np.float64),
+            scales=np.array([rules.mechanism.noise_scale(size=size) for size in sizes], dtype=np.float64),
             caps=caps,
             standings=tuple(standings.tolist()),
         )
@@ -189,6 +212,7 @@ def _question(
         cost_model=rules.cost_model,
         reward_range=rules.reward_range,
         reward_left=from_micro(reward_left_micro),
+        max_share=share_bound(max_share=rules.max_share, clients=int(invited.sum())),
     )
 
 
@@ -240,6 +264,7 @@ def _plan(
     reward_micro: int = 0,
     total: float = 0.0,
     budgets: Vector | None = None,
+    limits: Vector | None = None,
 ) -> RoundPlan:
     return RoundPlan(
         status=status,
@@ -248,6 +273,7 @@ def _plan(
         total=float(total),
         standings=field.standings,
         budgets=tuple(budgets.tolist()) if budgets is not None else (0.0,) * len(field.standings),
+        limits=tuple((field.caps if limits is None else limits).tolist()),
         min_updates=min(rules.min_updates, int(field.invited.sum())),
         wished_reward=wished,
         bound=bound,

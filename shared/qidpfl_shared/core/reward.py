@@ -119,7 +119,8 @@ ANY_REWARD = RewardRange()
 class Market:
     """The clients of one round and the constants of the server's cost: what the optimal reward depends on.
 
-    The arrays have one entry per client. `noise_scales` are v_i: an upload has the noise variance v_i/ρ_i.
+    The arrays have one entry per client. `noise_scales` are v_i: an upload has the noise variance v_i/ρ_i. No client
+    gets more than `max_share` of the reward.
     """
 
     cost_model: CostModel
@@ -128,6 +129,7 @@ class Market:
     privacy_values: Vector
     sizes: Vector
     noise_scales: Vector
+    max_share: float = 1.0
 
     def __post_init__(self) -> None:
         values = arguments.positive_vector("privacy_values", self.privacy_values)
@@ -138,6 +140,7 @@ class Market:
             ("privacy_values", values),
             ("sizes", arguments.size_vector("sizes", self.sizes, length=values.size)),
             ("noise_scales", arguments.positive_vector("noise_scales", self.noise_scales, length=values.size)),
+            ("max_share", arguments.positive("max_share", self.max_share)),
         ):
             object.__setattr__(self, name, checked)
 
@@ -203,7 +206,9 @@ def noise_cost(*, market: Market) -> float:
 
     The example is that of `optimal_reward`.
     """
-    rates = budget_per_reward(privacy_values=market.privacy_values, privacy_weight=market.privacy_weight)
+    rates = budget_per_reward(
+        privacy_values=market.privacy_values, privacy_weight=market.privacy_weight, max_share=market.max_share
+    )
     active = rates > 0
     if not active.any():
         return 0.0

@@ -33,7 +33,12 @@ class Participant:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRules:
-    """The rules of a task that planning uses. Raises `ImpossibleArgument` for values that contradict each other."""
+    """The rules of a task that planning uses. Raises `ImpossibleArgument` for values that contradict each other.
+
+    The last three bound what a single client can do, and are None in tasks without a defence: the multiple of an equal
+    share of the reward that it gets at most, the multiple of its planned budget that it may declare, and the multiple
+    of the median size that its own size counts at most.
+    """
 
     policy: RewardPolicy
     mechanism: Mechanism
@@ -50,6 +55,9 @@ class RoundRules:
     reward_schedule: tuple[float, ...] | None = None
     seed: int = 0
     reward_max_micro: int
+    max_share: float | None = None
+    max_bid: float | None = None
+    max_size_ratio: float | None = None
 
     def __post_init__(self) -> None:
         arguments.choice("policy", self.policy, RewardPolicy)
@@ -63,6 +71,9 @@ class RoundRules:
             raise ImpossibleArgument("rho_min", self.rho_min, f"must not exceed rho_max = {self.rho_max}")
         arguments.whole("seed", self.seed)
         arguments.whole("reward_max_micro", self.reward_max_micro)
+        for name in ("max_share", "max_bid", "max_size_ratio"):
+            if (bound := getattr(self, name)) is not None:
+                arguments.at_least_one(name, bound)
         if self.policy in (RewardPolicy.MAX, RewardPolicy.RANDOM) and math.isinf(self.reward_range.maximum):
             requirement = f"must have a finite maximum under policy {self.policy}"
             raise ImpossibleArgument("reward_range", self.reward_range, requirement)

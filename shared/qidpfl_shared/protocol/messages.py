@@ -29,6 +29,7 @@ from .fields import (
     Text,
     Tuple,
     Yes,
+    is_absent,
 )
 from .task_spec import Ordinal, TaskSpec
 
@@ -63,15 +64,6 @@ class RoundState(StrEnum):
     VOID = "void"
 
 
-class SpendState(StrEnum):
-    """The state of a budget: reserved at the declaration, spent when the update was sent, freed if it never was."""
-
-    RESERVED = "reserved"
-    SPENT = "spent"
-    SPENT_UNPAID = "spent_unpaid"
-    FREED = "freed"
-
-
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 
@@ -102,7 +94,13 @@ class CreateTask(Message):
     name: Name = Field(examples=["digits-1"])
     preset: Name = Field(examples=["digits"])
     overrides: dict[str, Any] = Field(default={}, examples=[{"game": {"horizon": 5}}])
-    single_use_codes: int = Field(default=0, ge=0, le=10_000, description="0: one code for many clients")
+    single_use_codes: int | None = Field(
+        default=None,
+        ge=0,
+        le=10_000,
+        description="how many enrolment codes for one client each; null: one for each expected client; 0: one code for"
+        " many clients, for testbeds",
+    )
 
 
 class CreatedTask(Message):
@@ -193,6 +191,15 @@ class ClientSummary(Message):
     )
     filled_up: bool = False
     set_aside: bool = False
+    excluded_until: RoundNumber | None = Field(
+        default=None, exclude_if=is_absent, description="the first round that the client may play again"
+    )
+    alignment: float | None = Field(
+        default=None, exclude_if=is_absent, description="its alignment score over the first rounds of the task"
+    )
+    flagged: bool | None = Field(
+        default=None, exclude_if=is_absent, description="whether its alignment is below the floor of the task"
+    )
 
 
 # --- rounds ----------------------------------------------------------------------------------------------------------
@@ -211,7 +218,7 @@ class RoundOffer(Message):
     mechanism: Choice[MechanismName]
     clip_norm: float | None = Field(default=None, gt=0, description="null if the mechanism does not clip")
     dimension: PositiveCount
-    rho_max: Rho
+    rho_max: Rho = Field(description="the largest budget that this client may declare in this round")
     noise: bool
     declare_by: Moment
     deliver_by: Moment
@@ -283,6 +290,17 @@ class ClientResult(Message):
     verdict: Choice[NoiseVerdict] | None = Field(default=None, description="of the noise audit; null if it is off")
     accepted: bool
     payment_micro: Micro
+    escrow_micro: Micro | None = Field(
+        default=None, exclude_if=is_absent, description="held back until the task ends; only in tasks with escrow"
+    )
+    voided: bool | None = Field(
+        default=None, exclude_if=is_absent, description="true if the operator has voided the update"
+    )
+    alignment: float | None = Field(
+        default=None,
+        exclude_if=is_absent,
+        description="how well the update agrees with the others, N(0, 1) for a random direction; a heuristic",
+    )
     regret: float | None = Field(
         default=None, ge=0, description="an estimate of what the client could have gained by another budget"
     )
@@ -307,6 +325,9 @@ class RoundResult(Message):
     state: Choice[RoundState]
     reward_micro: Micro
     paid_micro: Micro
+    escrow_micro: Micro | None = Field(
+        default=None, exclude_if=is_absent, description="held back; paid, escrow and kept add up to the reward"
+    )
     kept_micro: Micro
     total: float = Field(ge=0, description="sum of all budgets at the equilibrium")
     declared_total: float | None = Field(
@@ -322,34 +343,7 @@ class RoundResult(Message):
     clients: Tuple[ClientResult] | None = None
 
 
-# --- ledger, models, events ------------------------------------------------------------------------------------------
-
-
-class LedgerEntry(Message):
-    """One release of a client: the declared budget, the proven budget and the payment."""
-
-    release: Name = Field(description="`histogram`, or the round as `round/3`")
-    mechanism: Text = Field(
-        description="with the word `heuristic` or `unprotected` if it guarantees less than declared"
-    )
-    state: Choice[SpendState]
-    rho: SpentRho = Field(description="declared")
-    proven_rho: SpentRho | None = Field(description="guaranteed; null: unprotected")
-    digest: Digest | None = None
-    payment_micro: Micro | None = None
-
-
-class Ledger(Message):
-    """The account of one client in a task."""
-
-    client_id: Name
-    entries: Tuple[LedgerEntry]
-    spent_rho: SpentRho | None = Field(description="null: at least one release is unprotected")
-    epsilon: float | None = Field(
-        ge=0, description="of the spent budget at delta, by the tight reading; null: unprotected"
-    )
-    delta: float = Field(gt=0, lt=1)
-    earned_micro: Micro
+# --- models, events --------------------------------------------------------------------------------------------------
 
 
 class ModelInfo(Message):

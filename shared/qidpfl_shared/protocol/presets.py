@@ -9,7 +9,9 @@ from . import layouts
 from .mechanism_specs import BoltOn, GradientOnce, MechanismSpec, PaperLiteral
 from .task_spec import (
     AggregationSpec,
+    AuditMode,
     BoundsSpec,
+    DefenceSpec,
     GameSpec,
     Partition,
     PartitionKind,
@@ -93,6 +95,7 @@ def _task(
     aggregation: AggregationSpec,
     selection: SelectionSpec | None = None,
     min_share: float = 0.3,
+    defended: bool = True,
 ) -> TaskSpec:
     layout = layouts.built_in(dataset=dataset, network=network)
     assert layout is not None
@@ -117,15 +120,20 @@ def _task(
             mechanism=mechanism or GradientOnce(clip_norm=1.0),
             histogram_rho=histogram_rho,
             lifetime_rho=lifetime_rho,
+            audit=AuditMode.REJECT if defended else AuditMode.FLAG,
         ),
         aggregation=aggregation,
         rounds=RoundsSpec(expected_clients=partition.clients),
         bounds=BoundsSpec(
             rho_max=rho_max,
             rho_min=rho_max / 1000,
+            # A client that reports half its privacy value takes a large part of the reward.
+            privacy_value_min=0.9 if defended else 0.01,
+            privacy_value_max=1.1 if defended else 100.0,
             reward_max_micro=reward_max * MICRO,
             reward_total_micro=reward_max * horizon * MICRO,
         ),
+        defence=DefenceSpec() if defended else None,
     )
 
 
@@ -157,6 +165,7 @@ def _mnist(
     rho_max: float = 0.02,
     aggregation: AggregationSpec | None = None,
     min_share: float = 0.3,
+    defended: bool = True,
 ) -> TaskSpec:
     partition = partition or Partition(kind=PartitionKind.DIRICHLET_CLASS, clients=20, concentration=1.0)
     return _task(
@@ -174,6 +183,7 @@ def _mnist(
         mechanism=mechanism,
         aggregation=aggregation or AggregationSpec(learning_rate=2.0, momentum=0.8),
         min_share=min_share,
+        defended=defended,
     )
 
 
@@ -198,6 +208,7 @@ def mnist_paper() -> TaskSpec:
         rho_max=0.2,
         aggregation=AggregationSpec(weighting=Weighting.UNIFORM),
         min_share=0.0,
+        defended=False,
     )
 
 
@@ -208,6 +219,7 @@ def mnist_paper_heuristic() -> TaskSpec:
         rho_max=0.2,
         aggregation=AggregationSpec(weighting=Weighting.UNIFORM),
         min_share=0.0,
+        defended=False,
     )
 
 

@@ -48,6 +48,14 @@ def test_a_store_of_a_newer_program_is_refused_and_left_alone(store: Store, stor
     engine.dispose()
 
 
+# Of migration 0005.
+LATER_COLUMNS = (
+    *(("clients", column) for column in ("revoked_at", "exclusions", "excluded_until")),
+    *(("updates", column) for column in ("alignment", "voided_at")),
+    ("invitations", "rho_limit"),
+    ("budgets", "attempt"),
+    ("payments", "escrow_micro"),
+)
 TIMINGS: dict[str, Any] = {"opened_at": None, "settlement_s": None, "evaluation_s": None}
 
 
@@ -61,6 +69,9 @@ def test_a_store_from_before_rounds_were_timed_goes_on(opened: Open, store_url: 
             connection.execute(text(f"ALTER TABLE rounds DROP COLUMN {column}"))
         connection.execute(text("ALTER TABLE clients DROP COLUMN token_used"))
         connection.execute(text("DROP TABLE blob_folder"))
+        connection.execute(text("DROP TABLE escrow_settlements"))
+        for table, column in LATER_COLUMNS:
+            connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     upgraded = opened()
     assert upgraded.read(lambda tx: tx.rounds.of_task(task_id)) == [replace(round_, **TIMINGS) for round_ in before]
@@ -82,7 +93,7 @@ def everything(store: Store, task_id: str) -> list[Any]:
             [tx.rounds.invitations(task_id, number) for number in numbers],
             [tx.rounds.budgets(task_id, number) for number in numbers],
             [tx.rounds.updates(task_id, number) for number in numbers],
-            [tx.rounds.payments(task_id, number) for number in numbers],
+            [tx.payments.of_round(task_id, number) for number in numbers],
             tx.events.after(task_id, 0),
             tx.change_counter(),
         ]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qidpfl_server.clock import seconds
-from qidpfl_server.domain import Round, RoundInvitation, Update
+from qidpfl_server.domain import Payment, Round, RoundInvitation, Update
 from qidpfl_server.errors import DamagedState
 from qidpfl_server.service.evaluation import Evaluation, Score
 from qidpfl_server.service.settlement import settle_if_due
@@ -44,11 +44,11 @@ def test_each_round_and_client_has_one_row_per_table(store: Store) -> None:
     update = Update(client_id=client_id, digest="a" * 64, byte_length=4, squared_norm=1.0, received_at=NOW)
     other = Update(client_id=client_id, digest="b" * 64, byte_length=4, squared_norm=1.0, received_at=NOW)
     store.write(lambda tx: tx.rounds.insert_update(round_, update))
-    store.write(lambda tx: tx.rounds.pay(round_, {client_id: 5}))
+    store.write(lambda tx: tx.payments.pay(round_, {client_id: Payment(amount_micro=5)}))
     invitation = RoundInvitation(client_id=client_id, standing=Standing.INVITED, expected_rho=1.0)
     seconds: list[Callable[[Transaction], None]] = [
         lambda tx: tx.rounds.insert_update(round_, other),
-        lambda tx: tx.rounds.pay(round_, {client_id: 7}),
+        lambda tx: tx.payments.pay(round_, {client_id: Payment(amount_micro=7)}),
         lambda tx: tx.rounds.invite(round_, [invitation]),
         lambda tx: tx.rounds.insert(round_),
     ]
@@ -56,15 +56,19 @@ def test_each_round_and_client_has_one_row_per_table(store: Store) -> None:
         with pytest.raises(DamagedState):
             store.write(second)
     assert store.read(lambda tx: tx.rounds.updates(round_.task_id, 1)) == {client_id: update}
-    assert store.read(lambda tx: tx.rounds.payments(round_.task_id, 1)) == {client_id: 5}
+    assert store.read(lambda tx: tx.payments.of_round(round_.task_id, 1)) == {client_id: Payment(amount_micro=5)}
 
 
 def test_rows_of_unknown_clients_and_rounds_are_refused(store: Store) -> None:
     round_, clients = open_round(store)
     with pytest.raises(DamagedState):
-        store.write(lambda tx: tx.rounds.pay(round_, {"nobody": 1}))
+        store.write(lambda tx: tx.payments.pay(round_, {"nobody": Payment(amount_micro=1)}))
     with pytest.raises(DamagedState):
-        store.write(lambda tx: tx.rounds.pay(round_of(round_.task_id, round_number=9), {clients[0].client_id: 1}))
+        store.write(
+            lambda tx: tx.payments.pay(
+                round_of(round_.task_id, round_number=9), {clients[0].client_id: Payment(amount_micro=1)}
+            )
+        )
 
 
 @dataclass
@@ -119,10 +123,10 @@ def test_one_of_many_processes_settles_a_round(opened: Open) -> None:
     stores = [opened() for _ in range(4)]
     assert at_once(stores, lambda store: settle_if_due(store, task_id, None, NOW)).count(True) == 1
     round_ = stores[0].read(lambda tx: tx.rounds.get(task_id, 1))
-    payments = stores[0].read(lambda tx: tx.rounds.payments(task_id, 1))
+    payments = stores[0].read(lambda tx: tx.payments.of_round(task_id, 1))
     assert round_ is not None and round_.state is RoundState.SETTLED
     assert set(payments) == {client.client_id for client in clients}
-    assert sum(payments.values()) + (round_.kept_micro or 0) == round_.reward_micro
+    assert sum(payment.amount_micro for payment in payments.values()) + (round_.kept_micro or 0) == round_.reward_micro
     assert [model.version for model in stores[0].read(lambda tx: tx.tasks.models(task_id))] == [0, 1]
     assert kinds(stores[0], task_id).count("round.settled") == 1
     assert not settle_if_due(stores[0], task_id, None, NOW)

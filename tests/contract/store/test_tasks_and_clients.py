@@ -49,7 +49,7 @@ def test_a_profile_sent_twice_at_once_is_stored_once(opened: Open) -> None:
     store = opened()
     task = new_task(store)
     client_id = new_client(store, task, "first")
-    profiles = [profile(value) for value in (1.0, 2.0, 3.0, 4.0)]
+    profiles = [profile(value) for value in (0.95, 1.0, 1.05, 1.1)]
     stores = [opened() for _ in profiles]
 
     def send(pair: tuple[Store, Profile]) -> str:

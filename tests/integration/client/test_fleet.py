@@ -23,7 +23,8 @@ from qidpfl_client.fleet.behaviours import Behaviour, assign
 from qidpfl_client.journal.journal import Journal
 from qidpfl_client.journal.ledger import read_ledger
 from qidpfl_shared.core.noise_audit import NoiseVerdict
-from qidpfl_shared.protocol.messages import RoundResult, SpendState, TaskState
+from qidpfl_shared.protocol.ledger import SpendState
+from qidpfl_shared.protocol.messages import RoundResult, TaskState
 from support.coordinators import NO_TIMEOUTS, Coordinator
 from support.synthetic_clients import TESTBED_LIMITS
 

@@ -16,7 +16,7 @@ from qidpfl_client.journal.journal import Entry, Journal
 from qidpfl_client.journal.ledger import JournalLedger, read_ledger
 from qidpfl_client.owner import Prices
 from qidpfl_client.participant.runner import run_until_finished
-from qidpfl_shared.protocol.messages import SpendState
+from qidpfl_shared.protocol.ledger import SpendState
 from qidpfl_shared.protocol.presets import preset
 from support.peers.hostile_coordinator import CODE, TASK, HostileCoordinator, serving
 from support.synthetic_clients import TESTBED_OWNER, SyntheticData, SyntheticLearner, enrolment

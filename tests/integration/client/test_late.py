@@ -10,7 +10,8 @@ import pytest
 from qidpfl_client.journal.journal import Journal
 from qidpfl_client.participant.runner import run_until_finished
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode, Problem
-from qidpfl_shared.protocol.messages import SpendState, TaskState
+from qidpfl_shared.protocol.ledger import SpendState
+from qidpfl_shared.protocol.messages import TaskState
 from support.coordinators import PAST_DEADLINES_S, ScriptedClient, running
 from support.synthetic_clients import enrolment
 

@@ -16,7 +16,8 @@ from sklearn.datasets import load_digits
 from qidpfl_client.api import AdminApi, connect
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
-from qidpfl_shared.protocol.messages import Ledger, RoundResult, TaskView
+from qidpfl_shared.protocol.ledger import Ledger
+from qidpfl_shared.protocol.messages import RoundResult, TaskView
 from support.coordinators import Coordinator, running
 
 pytestmark = pytest.mark.live

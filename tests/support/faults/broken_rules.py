@@ -3,14 +3,14 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qidpfl_server.api.routes import rounds as routes
-from qidpfl_server.domain import Round
+from qidpfl_server.domain import Payment, Round
 from qidpfl_server.service.submissions import StagedDelivery, accept_updates
 from qidpfl_server.store.blobs import StagedBlob
-from qidpfl_server.store.repositories.rounds import RoundRows
+from qidpfl_server.store.repositories.payments import PaymentRows
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
 from qidpfl_shared.protocol.messages import UpdateReceipt
@@ -44,9 +44,9 @@ def acknowledge_uploads_before_the_commit() -> None:
 def pay_in_a_second_transaction() -> None:
     """Settle a round and pay in a second transaction; die in between."""
     write = Store.write
-    owed: list[dict[str, int]] = []
+    owed: list[Mapping[str, Payment]] = []
 
-    def later(self: RoundRows, known: Round, amounts: dict[str, int]) -> None:
+    def later(self: PaymentRows, known: Round, amounts: Mapping[str, Payment]) -> None:
         owed.append(amounts)
 
     def in_two_steps(self: Store, work: Callable[[Transaction], Any]) -> Any:
@@ -55,7 +55,7 @@ def pay_in_a_second_transaction() -> None:
             _die()
         return result
 
-    RoundRows.pay = later  # type: ignore[method-assign]
+    PaymentRows.pay = later  # type: ignore[method-assign,assignment]
     Store.write = in_two_steps  # type: ignore[method-assign]
 
 

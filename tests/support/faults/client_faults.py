@@ -3,7 +3,8 @@
 from qidpfl_client.journal.journal import Entry, Journal
 from qidpfl_client.participant.participant import TaskParticipant
 from qidpfl_client.participant.session import Enrolment
-from qidpfl_shared.protocol.messages import RoundOffer, SpendState
+from qidpfl_shared.protocol.ledger import SpendState
+from qidpfl_shared.protocol.messages import RoundOffer
 
 
 def noise_again_instead_of_sending_again() -> None:

@@ -10,6 +10,7 @@ from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.mechanisms import MechanismName
 from qidpfl_shared.protocol.fields import Message
+from qidpfl_shared.protocol.ledger import Ledger, LedgerEntry, SpendState
 from qidpfl_shared.protocol.messages import (
     Announcement,
     BudgetReceipt,
@@ -23,8 +24,6 @@ from qidpfl_shared.protocol.messages import (
     EnrolRequest,
     Event,
     Join,
-    Ledger,
-    LedgerEntry,
     ModelInfo,
     Profile,
     RoundOffer,
@@ -32,7 +31,6 @@ from qidpfl_shared.protocol.messages import (
     RoundState,
     RoundTiming,
     SelectionVerdict,
-    SpendState,
     TaskState,
     TaskSummary,
     TaskView,

@@ -3,25 +3,19 @@
 from typing import Annotated
 
 import structlog
-from fastapi import APIRouter, Body, Path, Request
+from fastapi import APIRouter, Body, Request
 
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
-from qidpfl_shared.protocol.messages import (
-    ClientSummary,
-    EnrolAnswer,
-    EnrolRequest,
-    Ledger,
-    Profile,
-    SelectionVerdict,
-)
+from qidpfl_shared.protocol.ledger import Ledger
+from qidpfl_shared.protocol.messages import ClientSummary, EnrolAnswer, EnrolRequest, Profile, SelectionVerdict
 
 from ...errors import CoordinatorError, RequestRefused
 from ...identifiers import hash_secret
 from ...logs import LimitedLog
 from ...service.enrolment import client_summaries, enrol, leave, revoke_client, store_profile
 from ...service.views import ledger, selection_verdict
-from ..auth import Admin, Callers, ClientId, Operator, TaskId
+from ..auth import Admin, Callers, ClientId, Operator, OtherClientId, TaskId
 from ..context import Context, Ctx
 from ..errors import JSON_BODY, responses
 from ..json_routes import StrictJsonRoute
@@ -30,7 +24,6 @@ from ..openapi import success
 router = APIRouter(prefix="/v1/tasks/{task_id}/clients", tags=["clients"], route_class=StrictJsonRoute)
 _log = structlog.get_logger()
 _limited_log = LimitedLog()
-OtherClientId = Annotated[str, Path(max_length=64, pattern=r"^[0-9a-z]{1,64}$", description="the id of a client")]
 _SOME_ID, _SOME_DIGEST = "5f1d7a84db00d2fce00b31a7", "9f" * 32
 _ENROL = {"enrolment_code": f"{_SOME_ID}.of-the-operator", "enrolment_key": "some random text of one's own"}
 _ENROLLED = {"client_id": _SOME_ID, "token": "shown-only-once", "ordinal": 0, "spec_digest": _SOME_DIGEST}

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+import structlog
 from fastapi import APIRouter, Body, Query, Request, Response
 from pydantic import TypeAdapter
 
@@ -20,9 +21,16 @@ from qidpfl_shared.protocol.wire import parse_content_digest
 from ...clock import SECOND
 from ...service.lifecycle import get_task
 from ...service.planning import mark_coming_back
-from ...service.submissions import BudgetAnswer, Delivery, StagedDelivery, accept_updates, declare_budgets
+from ...service.submissions import (
+    BudgetAnswer,
+    Delivery,
+    StagedDelivery,
+    accept_updates,
+    declare_budgets,
+    void_update,
+)
 from ...service.views import as_seen_by, round_result
-from ..auth import ClientId, Reader, RoundNumber, TaskId, bearer, identify, participant
+from ..auth import Admin, ClientId, OtherClientId, Reader, RoundNumber, TaskId, bearer, identify, participant
 from ..context import Context, Ctx, get_context
 from ..errors import JSON_BODY, responses
 from ..json_routes import StrictJsonRoute
@@ -30,6 +38,7 @@ from ..openapi import success
 from ..uploads import CONTENT_DIGEST, VECTOR_BODY, check_headers
 
 router = APIRouter(prefix="/v1/tasks/{task_id}/rounds", route_class=StrictJsonRoute)
+_log = structlog.get_logger()
 _round_number: TypeAdapter[int] = TypeAdapter(RoundNumber)
 _MOMENT = "2026-01-01T00:00:00Z"
 _RECEIPT = {
@@ -178,6 +187,28 @@ async def _byte_length(context: Context, task_id: str) -> int:
     announced = await context.notifier.current(task_id)
     assert announced is not None
     return announced.task.spec.layout.byte_length
+
+
+@router.delete(
+    "/{round_number}/updates/{client_id}",
+    status_code=204,
+    tags=["operations"],
+    summary="Void an update",
+    responses=responses(
+        ErrorCode.UNAUTHENTICATED,
+        ErrorCode.FORBIDDEN,
+        ErrorCode.NOT_FOUND,
+        ErrorCode.ROUND_CLOSED,
+        ErrorCode.INVALID_REQUEST,
+    ),
+)
+async def delete_update(
+    context: Ctx, caller: Admin, task_id: TaskId, round_number: RoundNumber, client_id: OtherClientId
+) -> None:
+    """Only while the round is open. The update stays stored and its budget is spent, but it does not count."""
+    now = context.now()
+    await context.write(lambda tx: void_update(tx, task_id, round_number, client_id, now))
+    _log.info("update_voided", task=task_id, round_number=round_number, client_id=client_id)
 
 
 @router.get(

@@ -9,6 +9,7 @@ from qidpfl_shared.protocol.wire import encode
 
 from ...domain import Model, Round, Task
 from ...service.aggregation import load_model, next_state
+from ...service.weights import uploads_of, weighted_uploads
 from ...store.blobs import Blobs
 from ...store.transaction import Transaction
 from ..records import RoundRecord
@@ -63,7 +64,9 @@ def audit_recomputation(
         report.not_checkable.append(f"{record.place}: some of its updates or models are gone")
         return
     clients = [record.clients[client_id] for client_id in accepted]
-    state = next_state(blobs, record.task, base, clients, record.budgets, record.updates)
+    uploads = uploads_of(clients, record.budgets, record.invitations, record.updates)
+    parts = weighted_uploads(record.task.spec, uploads, participants=len(record.invitations))
+    state = next_state(blobs, record.task.spec, base, parts)
     report.require(
         encode(state.parameters) == blobs.get(published.digest),
         f"{record.place}: the model recomputed from its updates differs from the published one",

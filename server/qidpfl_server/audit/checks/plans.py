@@ -92,12 +92,14 @@ class PlanAuditor:
                 continue
             smallest = self._rules.rho_min
             largest = self._rules.cap(participants[client_id]) if client_id in participants else 0.0
+            limit = record.invitations[client_id].rho_limit if client_id in record.invitations else None
+            largest = largest if limit is None else min(largest, limit)
             within = smallest * (1 - _TOLERANCE) <= budget.rho <= largest * (1 + _TOLERANCE)
             report.require(within, f"{place}: budget {budget.rho} outside [{smallest}, {largest}]")
 
     def _advance(self, record: RoundRecord) -> None:
         """Subtract what this round spent of budgets and money."""
-        self._paid += sum(record.payments.values())
+        self._paid += sum(payment.amount_micro + payment.escrow_micro for payment in record.payments.values())
         self._past.append(past_round(record.round_))
         for client_id in record.updates.keys() & self._accounts.keys():
             release = self._releases.get((client_id, release_of(record.round_.round_number)))
@@ -121,7 +123,9 @@ def _compare(record: RoundRecord, invited_ids: list[str], plan: RoundPlan, repor
         round_.min_updates == plan.min_updates,
         f"{place}: min_updates is {round_.min_updates}, but the plan says {plan.min_updates}",
     )
-    for client_id, standing, rho in zip(invited_ids, plan.standings, plan.budgets, strict=True):
+    for client_id, standing, rho, limit in zip(invited_ids, plan.standings, plan.budgets, plan.limits, strict=True):
         invitation = record.invitations[client_id]
         same = invitation.standing is standing and math.isclose(invitation.expected_rho, rho, rel_tol=_TOLERANCE)
+        if invitation.rho_limit is not None:
+            same = same and math.isclose(invitation.rho_limit, limit, rel_tol=_TOLERANCE)
         report.require(same, f"{place}, client {client_id}: the invitation is not that of the plan")

@@ -40,7 +40,10 @@ def audit_round(record: RoundRecord, report: Report) -> None:
         1 <= round_.attempt <= rules.max_attempts, f"{place}: attempt {round_.attempt} of {rules.max_attempts}"
     )
     time_left = seconds(rules.declare_s + rules.deliver_s) - seconds(rules.declare_s)
-    report.require(round_.deliver_by - round_.declare_by == time_left, f"{place}: its deadlines do not fit the task")
+    given, defence = round_.deliver_by - round_.declare_by, record.task.spec.defence
+    # Deadlines that follow the clients lie between two bounds; rounding to microseconds may move them by one.
+    shortest = time_left if defence is None else int(time_left * defence.deadline_floor) - 1
+    report.require(shortest <= given <= time_left, f"{place}: its deadlines do not fit the task")
     written = (round_.settled_at is not None, round_.declared_total is not None)
     report.require(
         written == (record.settled, record.settled), f"{place}: settled_at or declared_total do not fit its state"
@@ -68,5 +71,6 @@ def audit_answers(record: RoundRecord, report: Report) -> None:
         has_place = budget is not None and budget.state is not BudgetState.DECLINED
         report.require(has_place, f"{place}: an update without a declared budget")
         report.require(update.received_at <= record.round_.deliver_by, f"{place}: the update came after the deadline")
-        expected = is_accepted(record.task.spec, update.verdict) if record.settled else None
+        counts = update.voided_at is None and is_accepted(record.task.spec, update.verdict)
+        expected = counts if record.settled else None
         report.require(update.accepted == expected, f"{place}: accepted is {update.accepted}, not {expected}")

@@ -108,19 +108,37 @@ class ClientRows:
         state = ClientState.SELECTED if selected else ClientState.REFUSED
         self._change(client_id, {"state": state, "label_distance": label_distance, "filled_up": filled_up})
 
+    def set_revoked(self, client_id: str, at: Micros) -> None:
+        self._change(client_id, {"revoked_at": at}, clients.c.revoked_at.is_(None))
+
+    def retire(self, client_id: str, ordinal: int) -> None:
+        """Take the place of a client: it has left, and its ordinal is one that no client may ask for."""
+        self._change(client_id, {"state": ClientState.LEFT, "ordinal": ordinal})
+
+    def enrolled_before(self, task_id: str, at: Micros) -> set[str]:
+        """The clients that enrolled at this time or earlier."""
+        query = select(clients.c.client_id).where(clients.c.task_id == task_id, clients.c.enrolled_at <= at)
+        return set(self._connection.execute(query).scalars())
+
     def set_left(self, client_id: str) -> None:
         self._change(client_id, {"state": ClientState.LEFT})
 
     def set_misses(self, client_id: str, misses: int, *, set_aside: bool) -> None:
         self._change(client_id, {"misses": misses, "set_aside": set_aside})
 
+    def exclude(self, client_id: str, misses: int, *, exclusions: int, until: int) -> None:
+        """Set a client aside until this round; it is its exclusion of this number."""
+        self._change(
+            client_id, {"misses": misses, "set_aside": True, "exclusions": exclusions, "excluded_until": until}
+        )
+
     def set_coming_back(self, client_id: str) -> None:
         """Note that a client that was set aside takes part again from the next round."""
         self._change(client_id, {"coming_back": True})
 
-    def bring_back(self, client_id: str) -> None:
+    def bring_back(self, client_id: str, misses: int) -> None:
         """End the absence of a client that was set aside."""
-        self._change(client_id, {"set_aside": False, "coming_back": False, "misses": 0})
+        self._change(client_id, {"set_aside": False, "coming_back": False, "misses": misses})
 
     def _change(self, client_id: str, values: Mapping[str, object], *where: Any) -> bool:
         """Change a client for which all conditions hold; whether they did."""
@@ -151,4 +169,7 @@ def _client(row: Row[Any]) -> Client:
         misses=row.misses,
         set_aside=row.set_aside,
         coming_back=row.coming_back,
+        revoked_at=row.revoked_at,
+        exclusions=row.exclusions,
+        excluded_until=row.excluded_until,
     )

@@ -4,18 +4,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
-    BindParameter,
     Connection,
     Row,
-    Select,
     Table,
-    and_,
-    bindparam,
     func,
     insert,
-    or_,
     select,
-    text,
     update,
 )
 
@@ -24,84 +18,14 @@ from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState
 
 from ...clock import Micros
-from ...domain import Budget, BudgetState, ClientState, Round, RoundInvitation, Update
-from ..schema import budgets, clients, invitations, payments, rounds, updates
+from ...domain import Budget, BudgetState, Payment, Round, RoundInvitation, Update
+from ..schema import budgets, invitations, payments, rounds, updates
 from ..validation import rows_of
+from . import round_statements as statements
+from .payments import read_payment
 
 # A statement names at most this many clients; for more it reads all rows.
 _MAX_NAMED = 1000
-
-# Statements that a busy round repeats are built once: building one costs several times as much as running it.
-_task_id: BindParameter[str] = bindparam("task_id")
-_round_number: BindParameter[int] = bindparam("round_number")
-
-_OF_TASK = select(rounds).where(rounds.c.task_id == _task_id)
-_ROUND = _OF_TASK.where(rounds.c.round_number == _round_number)
-_LATEST = _OF_TASK.order_by(rounds.c.round_number.desc()).limit(1)
-
-# By table: all its rows of a round, or those of some clients.
-_OF_ROUND = {
-    table: select(table).where(table.c.task_id == _task_id, table.c.round_number == _round_number)
-    for table in (invitations, budgets, updates, payments)
-}
-_OF_CLIENTS = {
-    table: query.where(table.c.client_id.in_(bindparam("client_ids", expanding=True)))
-    for table, query in _OF_ROUND.items()
-}
-
-_KNOWN_DIGESTS = select(updates.c.digest).where(
-    updates.c.task_id == _task_id, updates.c.digest.in_(bindparam("digests", expanding=True))
-)
-
-_PUT_BUDGET = text(
-    "INSERT INTO budgets (task_id, round_number, client_id, state, rho, reason, recorded_at)"
-    " VALUES (:task_id, :round_number, :client_id, :state, :rho, :reason, :recorded_at)"
-    " ON CONFLICT (task_id, round_number, client_id) DO UPDATE"
-    " SET state = excluded.state, rho = excluded.rho, reason = excluded.reason, recorded_at = excluded.recorded_at"
-)
-
-
-def _awaited(*, silent: bool) -> Select[tuple[str]]:
-    """Selects one invited client that may still deliver."""
-    same_client = [
-        and_(*(table.c[key] == invitations.c[key] for key in ("task_id", "round_number", "client_id")))
-        for table in (budgets, updates)
-    ]
-    joined = (
-        invitations.join(clients, clients.c.client_id == invitations.c.client_id)
-        .outerjoin(budgets, same_client[0])
-        .outerjoin(updates, same_client[1])
-    )
-    answered = budgets.c.state.in_((BudgetState.DECLARED, BudgetState.JOINED))
-    return (
-        select(invitations.c.client_id)
-        .select_from(joined)
-        .where(
-            invitations.c.task_id == _task_id,
-            invitations.c.round_number == _round_number,
-            invitations.c.standing == Standing.INVITED,
-            clients.c.state == ClientState.SELECTED,
-            updates.c.digest.is_(None),
-            or_(answered, budgets.c.state.is_(None)) if silent else answered,
-        )
-        .limit(1)
-    )
-
-
-# By whether clients that have not answered count too.
-_AWAITED = {silent: _awaited(silent=silent) for silent in (False, True)}
-
-_SPENT = (
-    select(budgets.c.round_number, budgets.c.client_id, budgets.c.rho)
-    .select_from(
-        budgets.join(
-            updates, and_(*(budgets.c[key] == updates.c[key] for key in ("task_id", "round_number", "client_id")))
-        )
-    )
-    .where(budgets.c.task_id == _task_id)
-    .order_by(budgets.c.round_number)
-)
-_SPENT_BY_SOME = _SPENT.where(budgets.c.client_id.in_(bindparam("client_ids", expanding=True)))
 
 
 class RoundRows:
@@ -126,11 +50,12 @@ class RoundRows:
         )
 
     def get(self, task_id: str, round_number: int) -> Round | None:
-        row = self._connection.execute(_ROUND, {"task_id": task_id, "round_number": round_number}).one_or_none()
+        key = {"task_id": task_id, "round_number": round_number}
+        row = self._connection.execute(statements.ROUND, key).one_or_none()
         return None if row is None else _round(row)
 
     def latest(self, task_id: str) -> Round | None:
-        row = self._connection.execute(_LATEST, {"task_id": task_id}).one_or_none()
+        row = self._connection.execute(statements.LATEST, {"task_id": task_id}).one_or_none()
         return None if row is None else _round(row)
 
     def of_task(self, task_id: str) -> list[Round]:
@@ -188,7 +113,11 @@ class RoundRows:
     def invite(self, known: Round, standings: Sequence[RoundInvitation]) -> None:
         rows = [
             _key(known, invitation.client_id)
-            | {"standing": invitation.standing, "expected_rho": invitation.expected_rho}
+            | {
+                "standing": invitation.standing,
+                "expected_rho": invitation.expected_rho,
+                "rho_limit": invitation.rho_limit,
+            }
             for invitation in standings
         ]
         if rows:
@@ -200,10 +129,17 @@ class RoundRows:
         """The invitations of a round by client, of all clients or of those in `among`."""
         return {row.client_id: _invitation(row) for row in self._of_round(invitations, task_id, round_number, among)}
 
-    def awaits(self, task_id: str, round_number: int, *, silent: bool) -> bool:
+    def awaits(self, known: Round, *, silent: bool) -> bool:
         """Whether a client may still deliver: one with a budget or, with `silent`, one that has not answered."""
-        key = {"task_id": task_id, "round_number": round_number}
-        return self._connection.execute(_AWAITED[silent], key).scalar() is not None
+        key = {"task_id": known.task_id, "round_number": known.round_number}
+        if silent:
+            key["attempt"] = known.attempt
+        return self._connection.execute(statements.AWAITED[silent], key).scalar() is not None
+
+    def has_declines(self, known: Round) -> bool:
+        """Whether a client that is still here has declined without a declaration, so that it may answer again."""
+        key = {"task_id": known.task_id, "round_number": known.round_number}
+        return self._connection.execute(statements.DECLINED, key).scalar() is not None
 
     def put_budget(self, known: Round, *answers: Budget) -> None:
         """Insert or replace the answers of clients."""
@@ -214,14 +150,20 @@ class RoundRows:
                 "rho": answer.rho,
                 "reason": answer.reason,
                 "recorded_at": answer.recorded_at,
+                "attempt": answer.attempt,
             }
             for answer in answers
         ]
         if rows:
-            self._connection.execute(_PUT_BUDGET, rows)
+            self._connection.execute(statements.PUT_BUDGET, rows)
 
     def budgets(self, task_id: str, round_number: int, among: Collection[str] | None = None) -> dict[str, Budget]:
         return {row.client_id: _budget(row) for row in self._of_round(budgets, task_id, round_number, among)}
+
+    def clients_with_budgets(self, task_id: str) -> set[str]:
+        """The clients that have answered a round of the task."""
+        query = select(budgets.c.client_id).where(budgets.c.task_id == task_id).distinct()
+        return set(self._connection.execute(query).scalars())
 
     def insert_update(self, known: Round, *new: Update) -> None:
         rows = [
@@ -256,31 +198,45 @@ class RoundRows:
     def known_digests(self, task_id: str, digests: Collection[str]) -> set[str]:
         """Those of the digests that belong to an update of the task."""
         where = {"task_id": task_id, "digests": list(digests)}
-        return set(self._connection.execute(_KNOWN_DIGESTS, where).scalars())
+        return set(self._connection.execute(statements.KNOWN_DIGESTS, where).scalars())
 
-    def set_verdict(self, known: Round, client_id: str, *, verdict: NoiseVerdict | None, accepted: bool) -> None:
+    def set_verdict(
+        self,
+        known: Round,
+        client_id: str,
+        *,
+        verdict: NoiseVerdict | None,
+        accepted: bool,
+        alignment: float | None = None,
+    ) -> None:
         where = _where(updates, known.task_id, known.round_number, client_id)
-        self._connection.execute(update(updates).where(*where).values(verdict=verdict, accepted=accepted))
+        values = {"verdict": verdict, "accepted": accepted, "alignment": alignment}
+        self._connection.execute(update(updates).where(*where).values(values))
 
-    def pay(self, known: Round, amounts: dict[str, int]) -> None:
-        rows = [_key(known, client_id) | {"amount_micro": amount} for client_id, amount in amounts.items()]
-        if rows:
-            self._connection.execute(insert(payments), rows)
+    def void_update(self, known: Round, client_id: str, at: Micros) -> bool:
+        """Mark an update that must not count; False if it was marked before."""
+        where = (*_where(updates, known.task_id, known.round_number, client_id), updates.c.voided_at.is_(None))
+        return self._connection.execute(update(updates).where(*where).values(voided_at=at)).rowcount == 1
 
-    def payments(self, task_id: str, round_number: int) -> dict[str, int]:
-        return {row.client_id: _amount(row) for row in self._of_round(payments, task_id, round_number)}
+    def alignments(self, task_id: str) -> dict[str, list[float]]:
+        """The alignment scores of each client, in the order of the rounds."""
+        query = (
+            select(updates.c.client_id, updates.c.alignment)
+            .where(updates.c.task_id == task_id, updates.c.alignment.is_not(None))
+            .order_by(updates.c.round_number)
+        )
+        scores: dict[str, list[float]] = {}
+        for client_id, score in self._connection.execute(query):
+            scores.setdefault(client_id, []).append(score)
+        return scores
 
-    def paid_micro(self, task_id: str) -> int:
-        query = select(func.sum(payments.c.amount_micro)).where(payments.c.task_id == task_id)
-        return int(self._connection.execute(query).scalar() or 0)
-
-    def history(self, task_id: str, client_id: str) -> list[tuple[Round, Budget, Update | None, int | None]]:
+    def history(self, task_id: str, client_id: str) -> list[tuple[Round, Budget, Update | None, Payment | None]]:
         """All rounds that a client has answered, with its budget, update and payment."""
         own = (budgets.c.task_id == task_id, budgets.c.client_id == client_id)
         answered = self._connection.execute(select(budgets).where(*own).order_by(budgets.c.round_number)).all()
         known = {past.round_number: past for past in self.of_task(task_id)}
         sent = {row.round_number: _update(row) for row in self._of_client(updates, task_id, client_id)}
-        paid = {row.round_number: _amount(row) for row in self._of_client(payments, task_id, client_id)}
+        paid = {row.round_number: read_payment(row) for row in self._of_client(payments, task_id, client_id)}
         return [
             (known[row.round_number], _budget(row), sent.get(row.round_number), paid.get(row.round_number))
             for row in answered
@@ -289,9 +245,10 @@ class RoundRows:
     def spent_budgets(self, task_id: str, client_ids: Collection[str]) -> list[tuple[int, str, float]]:
         """(round, client, rho) of each update of these clients."""
         if len(client_ids) <= _MAX_NAMED:
-            rows = self._connection.execute(_SPENT_BY_SOME, {"task_id": task_id, "client_ids": list(client_ids)})
+            named = {"task_id": task_id, "client_ids": list(client_ids)}
+            rows = self._connection.execute(statements.SPENT_BY_SOME, named)
         else:
-            rows = self._connection.execute(_SPENT, {"task_id": task_id})
+            rows = self._connection.execute(statements.SPENT, {"task_id": task_id})
         return [(number, client_id, rho) for number, client_id, rho in rows if client_id in client_ids]
 
     def _of_round(
@@ -299,8 +256,8 @@ class RoundRows:
     ) -> Sequence[Row[Any]]:
         key: dict[str, Any] = {"task_id": task_id, "round_number": round_number}
         if among is None:
-            return self._connection.execute(_OF_ROUND[table], key).all()
-        return self._connection.execute(_OF_CLIENTS[table], key | {"client_ids": list(among)}).all()
+            return self._connection.execute(statements.OF_ROUND[table], key).all()
+        return self._connection.execute(statements.OF_CLIENTS[table], key | {"client_ids": list(among)}).all()
 
     def _of_client(self, table: Table, task_id: str, client_id: str) -> Sequence[Row[Any]]:
         where = (table.c.task_id == task_id, table.c.client_id == client_id)
@@ -347,18 +304,18 @@ def _budget(row: Row[Any]) -> Budget:
         rho=row.rho,
         reason=row.reason,
         recorded_at=row.recorded_at,
+        attempt=row.attempt,
     )
 
 
 @rows_of(invitations)
 def _invitation(row: Row[Any]) -> RoundInvitation:
-    return RoundInvitation(client_id=row.client_id, standing=Standing(row.standing), expected_rho=row.expected_rho)
-
-
-@rows_of(payments)
-def _amount(row: Row[Any]) -> int:
-    amount: int = row.amount_micro
-    return amount
+    return RoundInvitation(
+        client_id=row.client_id,
+        standing=Standing(row.standing),
+        expected_rho=row.expected_rho,
+        rho_limit=row.rho_limit,
+    )
 
 
 @rows_of(updates)
@@ -371,4 +328,6 @@ def _update(row: Row[Any]) -> Update:
         received_at=row.received_at,
         verdict=None if row.verdict is None else NoiseVerdict(row.verdict),
         accepted=row.accepted,
+        alignment=row.alignment,
+        voided_at=row.voided_at,
     )

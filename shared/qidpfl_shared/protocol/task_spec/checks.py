@@ -4,6 +4,7 @@ import math
 
 from pydantic_core import PydanticCustomError
 
+from ...core.aggregation import AggregationRule
 from ...core.arguments import ImpossibleArgument
 from ...core.privacy.mechanisms import UploadKind
 from ...core.reward import RewardPolicy
@@ -20,6 +21,7 @@ def check_consistent(spec: TaskParts) -> None:
     _check_selection(spec)
     _check_bounds(spec)
     _check_partition(spec)
+    _check_aggregation(spec)
 
 
 def _refuse(code: ErrorCode, message: str) -> PydanticCustomError:
@@ -73,6 +75,15 @@ def _check_mechanism(spec: TaskParts) -> None:
         raise _refuse(ErrorCode.SERVER_STEP_FIXED, message)
     if mechanism.name == "bolt_on" and not spec.workload.convex:
         raise _refuse(ErrorCode.CONVEX_NETWORK_REQUIRED, "bolt_on is proven for convex workloads only")
+
+
+def _check_aggregation(spec: TaskParts) -> None:
+    rule, trim = spec.aggregation.rule, spec.aggregation.trim
+    if (rule is AggregationRule.TRIMMED_MEAN) != (trim is not None):
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "rule trimmed_mean needs trim; other rules do not accept it")
+    if rule is AggregationRule.NORM_BOUNDED and (spec.defence is None or not spec.defence.clip_uploads):
+        message = "rule norm_bounded needs the norm bounds of defence.clip_uploads"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
 
 
 def _check_selection(spec: TaskParts) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ...core.aggregation import AggregationRule
 from ...core.reward import CostModel, RewardPolicy, Weighting
 from ...core.selection import Shortfall
 from ..fields import Choice, Fraction, Message, Micro, Name, PositiveCount, PrivacyValue, Rho, Seconds, Tuple, is_absent
@@ -154,6 +155,68 @@ class AggregationSpec(Message):
     weighting: Choice[Weighting] = Weighting.SIZE
     learning_rate: float = Field(default=1.0, ge=1e-9, le=1e6)
     momentum: float = Field(default=0.0, ge=0, lt=1)
+    rule: Choice[AggregationRule] | None = Field(
+        default=None,
+        exclude_if=is_absent,
+        description="null: the weighted mean. `trimmed_mean` leaves out the extremes of every coordinate."
+        " `norm_bounded` lowers the weight of clients that could pull more than the median client; it needs `defence`",
+    )
+    trim: float | None = Field(
+        default=None,
+        ge=0,
+        lt=0.5,
+        exclude_if=is_absent,
+        description="rule trimmed_mean: the part of the updates that is left out at each end of a coordinate",
+    )
+
+
+class DefenceSpec(Message):
+    """Bounds on what a single client can do to the model, the money and the pace of a task.
+
+    A task without it has none of them: so were all tasks of version 0.1.0, and so are the methods of the paper.
+    """
+
+    clip_uploads: bool = Field(
+        default=True,
+        description="clip every update to the largest norm that signal and noise explain; no effect on heuristic noise",
+    )
+    max_signal_ratio: float = Field(
+        default=1.0, ge=1, le=1e6, description="the largest signal that counts, as a multiple of that of most updates"
+    )
+    max_size_ratio: float = Field(
+        default=1.0, ge=1, le=1e6, description="a size counts at most as this multiple of the median size"
+    )
+    max_share: float = Field(
+        default=2.0, gt=1, le=1e6, description="no client gets more than this multiple of an equal share of the reward"
+    )
+    max_bid: float = Field(
+        default=1.25, ge=1, le=1e6, description="the largest budget of a client, as a multiple of its planned one"
+    )
+    escrow: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="the part of every payment that the server holds back until the task ends. A client that the"
+        " operator has revoked loses it",
+    )
+    alignment_rounds: int = Field(
+        default=10, ge=0, le=1000, description="the number of rounds whose updates are compared with the others"
+    )
+    alignment_floor: float = Field(
+        default=-4.0, ge=-1000, le=0, description="a client whose alignment score is lower is flagged"
+    )
+    deadline_factor: float = Field(
+        default=4.0, ge=1, le=1e6, description="later deadlines are this multiple of the time that most clients needed"
+    )
+    deadline_floor: float = Field(
+        default=0.25,
+        gt=0,
+        le=1,
+        description="but at least this part of the task's own deadlines, and at most all",
+    )
+    profile_s: Seconds = Field(
+        default=60.0, description="a full task gives away the place of a client that has no profile after this time"
+    )
 
 
 class RoundsSpec(Message):
@@ -204,6 +267,7 @@ class TaskParts(Message):
     rounds: RoundsSpec = RoundsSpec()
     bounds: BoundsSpec
     retention: Retention = Retention()
+    defence: DefenceSpec | None = Field(default=None, exclude_if=is_absent)
     target_accuracy: Fraction | None = Field(default=None, description="stop when it is reached")
 
     @property

@@ -66,6 +66,9 @@ class TaskSpec(TaskParts):
             ),
             seed=game.seed,
             reward_max_micro=self.bounds.reward_max_micro,
+            max_share=None if self.defence is None else self.defence.max_share,
+            max_bid=None if self.defence is None else self.defence.max_bid,
+            max_size_ratio=None if self.defence is None else self.defence.max_size_ratio,
         )
 
     def selection_rule(self, custom_select: CustomSelect | None = None) -> Rule:

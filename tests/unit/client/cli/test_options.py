@@ -14,13 +14,15 @@ from qidpfl_shared.protocol.messages import Declaration
 def test_a_code_comes_from_exactly_one_option(tmp_path: Path) -> None:
     file = tmp_path / "code"
     file.write_text("task.secret\n")
-    assert options.enrolment_code(None, file) == options.enrolment_code(" task.secret", None) == "task.secret"
+    assert options.enrolment_codes(None, file) == options.enrolment_codes(" task.secret", None) == ("task.secret",)
+    file.write_text("task.first\ntask.second\n")
+    assert options.enrolment_codes(None, file) == ("task.first", "task.second")
     for code, code_file in ((None, None), ("task.secret", file)):
         with pytest.raises(Misconfigured):
-            options.enrolment_code(code, code_file)
+            options.enrolment_codes(code, code_file)
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(Misconfigured, match="does not contain an enrolment code"):
-        options.enrolment_code(None, file)
+        options.enrolment_codes(None, file)
 
 
 def test_a_budget_for_no_histogram_is_a_contradiction() -> None:

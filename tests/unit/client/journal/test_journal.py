@@ -17,7 +17,7 @@ from qidpfl_client.journal.journal import Entry, Journal, Membership, RecordsVer
 from qidpfl_client.journal.ledger import read_ledger
 from qidpfl_client.owner import LIFETIME_RHO
 from qidpfl_shared.core.privacy.account import DuplicateRelease, LifetimeExceeded, UnprovenRelease
-from qidpfl_shared.protocol.messages import SpendState
+from qidpfl_shared.protocol.ledger import SpendState
 
 MEMBERSHIP = Membership(task_id="t", server="http://x", enrolment_key="k", spec="{}", spec_digest="d")
 

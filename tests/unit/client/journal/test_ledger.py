@@ -12,7 +12,7 @@ from qidpfl_client.journal.journal import Entry, Journal, Membership
 from qidpfl_client.journal.ledger import as_json, limit_lines, lines, read_ledger
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
-from qidpfl_shared.protocol.messages import SpendState
+from qidpfl_shared.protocol.ledger import SpendState
 from qidpfl_shared.protocol.presets import preset
 
 SPEC = preset("digits", {"privacy": {"delta": 1e-6}})

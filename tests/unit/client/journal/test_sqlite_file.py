@@ -12,7 +12,7 @@ import pytest
 
 from qidpfl_client.errors import JournalError
 from qidpfl_client.journal.journal import Entry, Journal, Membership
-from qidpfl_shared.protocol.messages import SpendState
+from qidpfl_shared.protocol.ledger import SpendState
 from support.faults.kills import killed_at_stop
 
 MEMBERSHIP = Membership(task_id="t", server="http://x", enrolment_key="k", spec="{}", spec_digest="d")

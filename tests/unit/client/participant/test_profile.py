@@ -12,7 +12,8 @@ from qidpfl_client.owner import HISTOGRAM_RHO, Owner
 from qidpfl_client.participant.profile import check_presentable, check_records, histogram_in_words, make_profile
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.core.privacy.histogram import private_histogram
-from qidpfl_shared.protocol.messages import Profile, SpendState
+from qidpfl_shared.protocol.ledger import SpendState
+from qidpfl_shared.protocol.messages import Profile
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.releases import release_of, round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec

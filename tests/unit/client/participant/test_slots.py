@@ -18,8 +18,8 @@ from qidpfl_client.journal.journal import Journal
 from qidpfl_client.owner import Owner, Prices
 from qidpfl_client.participant.participant import TaskParticipant
 from qidpfl_client.participant.slots import MonotonicClock, next_slot, slot_s
+from qidpfl_shared.protocol.ledger import SpendState
 from qidpfl_shared.protocol.mechanism_specs import BoltOn, GradientOnce, NoisyEpochs, UpdateClip
-from qidpfl_shared.protocol.messages import SpendState
 from qidpfl_shared.protocol.presets import PRESETS, preset
 from support.peers.hostile_coordinator import CODE, HostileCoordinator
 from support.synthetic_clients import TESTBED_OWNER, SyntheticData, SyntheticLearner, enrolment

@@ -14,7 +14,8 @@ from qidpfl_client.participant.verification import (
     check_spec,
     refusal_of_claim,
 )
-from qidpfl_shared.protocol.messages import LedgerEntry, RoundOffer, SpendState
+from qidpfl_shared.protocol.ledger import LedgerEntry, SpendState
+from qidpfl_shared.protocol.messages import RoundOffer
 from qidpfl_shared.protocol.presets import preset
 
 SPEC = preset("digits")

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from qidpfl_client.sdk.answers import LARGE, SMALL, SPEC, NotValid, ledger_limit, parse, parse_list, problem_members
-from qidpfl_shared.protocol.messages import Ledger, ModelInfo, TaskSummary, TaskView
+from qidpfl_shared.protocol.ledger import Ledger
+from qidpfl_shared.protocol.messages import ModelInfo, TaskSummary, TaskView
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 

@@ -50,7 +50,9 @@ SIZES = (110, 220, 330)
 
 def play_two_rounds(cases: UseCases, **aggregation: Any) -> tuple[ServedTask, list[list[np.ndarray[Any, Any]]]]:
     """A finished task of two rounds, and the updates of each round."""
-    task = cases.task(rounds={"expected_clients": len(SIZES)}, game={"horizon": 2}, aggregation=aggregation)
+    task = cases.task(
+        rounds={"expected_clients": len(SIZES)}, game={"horizon": 2}, aggregation=aggregation, defence=None
+    )
     clients = [task.client(labels=(size // 10,) * 10) for size in SIZES]
     sent = []
     for number in (1, 2):

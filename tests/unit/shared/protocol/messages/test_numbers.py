@@ -8,14 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qidpfl_shared.core.money import MAX_MICRO
+from qidpfl_shared.protocol.ledger import Ledger, LedgerEntry
 from qidpfl_shared.protocol.messages import (
     BudgetReceipt,
     ClientResult,
     Declaration,
     EnrolRequest,
     Event,
-    Ledger,
-    LedgerEntry,
     Profile,
     RoundOffer,
     RoundResult,
@@ -83,6 +82,11 @@ MONEY: list[Place] = [
     (RoundResult, "kept_micro"),
     (LedgerEntry, "payment_micro"),
     (Ledger, "earned_micro"),
+    (ClientResult, "escrow_micro"),
+    (RoundResult, "escrow_micro"),
+    (LedgerEntry, "escrow_micro"),
+    (Ledger, "escrow_micro"),
+    (Ledger, "released_micro"),
 ]
 
 

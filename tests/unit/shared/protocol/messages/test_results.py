@@ -5,10 +5,9 @@ import math
 
 import pytest
 
+from qidpfl_shared.protocol.ledger import Ledger, LedgerEntry
 from qidpfl_shared.protocol.messages import (
     Announcement,
-    Ledger,
-    LedgerEntry,
     RoundResult,
     SelectionVerdict,
     TaskState,

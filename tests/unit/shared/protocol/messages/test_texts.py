@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qidpfl_shared.protocol.fields import MAX_TEXT
+from qidpfl_shared.protocol.ledger import LedgerEntry
 from qidpfl_shared.protocol.messages import (
     Announcement,
     BudgetReceipt,
@@ -15,7 +16,6 @@ from qidpfl_shared.protocol.messages import (
     Decline,
     EnrolRequest,
     Event,
-    LedgerEntry,
     RoundOffer,
     RoundResult,
     SelectionVerdict,

@@ -20,7 +20,7 @@ COMMON: Json = {
     "privacy.mechanism": {"name": "gradient_once", "clip_norm": 1.0},
     "privacy.noise": True,
     "privacy.delta": 1e-5,
-    "privacy.audit": "flag",
+    "privacy.audit": "reject",
     "aggregation.weighting": "size",
     "selection.rule": "threshold",
     "selection.distance_threshold": 0.75,

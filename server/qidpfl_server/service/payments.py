@@ -1,0 +1,82 @@
+"""What a settled round pays, what it holds back, and what becomes of the escrow when a task ends."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from qidpfl_shared.core.money import split_reward
+from qidpfl_shared.protocol.task_spec import TaskSpec
+
+from ..clock import Micros
+from ..domain import Budget, Client, EscrowSettlement, Payment, Round, RoundInvitation
+from ..store.transaction import Transaction
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundPayments:
+    """The payment of each client that earned one, and what the server keeps. Together they are the reward."""
+
+    due: dict[str, Payment]
+    kept_micro: int
+
+
+def round_payments(
+    task_spec: TaskSpec,
+    round_: Round,
+    clients: Mapping[str, Client],
+    invitations: Mapping[str, RoundInvitation],
+    budgets: Mapping[str, Budget],
+    accepted: Collection[str],
+) -> RoundPayments:
+    """Split the reward over all declared budgets, and pay those whose updates were accepted.
+
+    In a task with a defence a budget without an accepted update counts at most as planned. A client that declares much
+    and does not deliver therefore takes nothing away from the others.
+    """
+    declared = sorted(
+        (known for known, budget in budgets.items() if budget.rho > 0), key=lambda known: clients[known].ordinal
+    )
+    split = split_reward(
+        reward_micro=round_.reward_micro,
+        declared=[
+            budgets[known].rho
+            if task_spec.defence is None or known in accepted
+            else min(budgets[known].rho, invitations[known].expected_rho)
+            for known in declared
+        ],
+        delivered=[known in accepted for known in declared],
+    )
+    held_back = Fraction(0.0 if task_spec.defence is None else task_spec.defence.escrow)
+    due = {
+        known: _payment(amount, held_back)
+        for known, amount in zip(declared, split.payments, strict=True)
+        if known in accepted
+    }
+    return RoundPayments(due=due, kept_micro=split.kept)
+
+
+def _payment(amount_micro: int, held_back: Fraction) -> Payment:
+    escrow = math.floor(amount_micro * held_back)
+    return Payment(amount_micro=amount_micro - escrow, escrow_micro=escrow)
+
+
+def escrow_settlements(held: Mapping[str, int], clients: Mapping[str, Client]) -> list[EscrowSettlement]:
+    """What becomes of the escrow at the end of a task: a client gets it, unless the operator has revoked the client."""
+    return [
+        EscrowSettlement(client_id=client_id, amount_micro=amount, forfeited=clients[client_id].revoked_at is not None)
+        for client_id, amount in sorted(held.items())
+    ]
+
+
+def settle_escrow(tx: Transaction, task_id: str, now: Micros) -> None:
+    """Release or forfeit the escrow of a task that ends."""
+    held = tx.payments.escrow(task_id)
+    if not held:
+        return
+    settled = escrow_settlements(held, tx.clients.some(held))
+    tx.payments.settle_escrow(task_id, settled, now)
+    released = sum(settlement.amount_micro for settlement in settled if not settlement.forfeited)
+    forfeited = sum(held.values()) - released
+    detail = f"{released} micro released, {forfeited} forfeited"
+    tx.events.add(task_id, "escrow.settled", at=now, detail=detail)

@@ -1,0 +1,99 @@
+"""The statements of rounds that a busy task repeats. Building a statement costs several times as much as running it."""
+
+from sqlalchemy import BindParameter, Select, and_, bindparam, or_, select, text
+
+from qidpfl_shared.core.planning import Standing
+
+from ...domain import BudgetState, ClientState
+from ..schema import budgets, clients, invitations, payments, rounds, updates
+
+_task_id: BindParameter[str] = bindparam("task_id")
+_round_number: BindParameter[int] = bindparam("round_number")
+_attempt: BindParameter[int] = bindparam("attempt")
+
+OF_TASK = select(rounds).where(rounds.c.task_id == _task_id)
+ROUND = OF_TASK.where(rounds.c.round_number == _round_number)
+LATEST = OF_TASK.order_by(rounds.c.round_number.desc()).limit(1)
+
+# By table: all its rows of a round, or those of some clients.
+OF_ROUND = {
+    table: select(table).where(table.c.task_id == _task_id, table.c.round_number == _round_number)
+    for table in (invitations, budgets, updates, payments)
+}
+OF_CLIENTS = {
+    table: query.where(table.c.client_id.in_(bindparam("client_ids", expanding=True)))
+    for table, query in OF_ROUND.items()
+}
+
+KNOWN_DIGESTS = select(updates.c.digest).where(
+    updates.c.task_id == _task_id, updates.c.digest.in_(bindparam("digests", expanding=True))
+)
+
+PUT_BUDGET = text(
+    "INSERT INTO budgets (task_id, round_number, client_id, state, rho, reason, recorded_at, attempt)"
+    " VALUES (:task_id, :round_number, :client_id, :state, :rho, :reason, :recorded_at, :attempt)"
+    " ON CONFLICT (task_id, round_number, client_id) DO UPDATE"
+    " SET state = excluded.state, rho = excluded.rho, reason = excluded.reason, recorded_at = excluded.recorded_at,"
+    " attempt = excluded.attempt"
+)
+
+
+def _awaited(*, silent: bool) -> Select[tuple[str]]:
+    """Selects one invited client that may still deliver."""
+    same_client = [
+        and_(*(table.c[key] == invitations.c[key] for key in ("task_id", "round_number", "client_id")))
+        for table in (budgets, updates)
+    ]
+    joined = (
+        invitations.join(clients, clients.c.client_id == invitations.c.client_id)
+        .outerjoin(budgets, same_client[0])
+        .outerjoin(updates, same_client[1])
+    )
+    answered = budgets.c.state.in_((BudgetState.DECLARED, BudgetState.JOINED))
+    # A client that only declined an earlier attempt may still answer this one.
+    undecided = or_(
+        budgets.c.state.is_(None),
+        and_(budgets.c.state == BudgetState.DECLINED, budgets.c.rho == 0, budgets.c.attempt < _attempt),
+    )
+    return (
+        select(invitations.c.client_id)
+        .select_from(joined)
+        .where(
+            invitations.c.task_id == _task_id,
+            invitations.c.round_number == _round_number,
+            invitations.c.standing == Standing.INVITED,
+            clients.c.state == ClientState.SELECTED,
+            updates.c.digest.is_(None),
+            or_(answered, undecided) if silent else answered,
+        )
+        .limit(1)
+    )
+
+
+# By whether clients that have not answered count too.
+AWAITED = {silent: _awaited(silent=silent) for silent in (False, True)}
+
+DECLINED = (
+    select(budgets.c.client_id)
+    .select_from(budgets.join(clients, clients.c.client_id == budgets.c.client_id))
+    .where(
+        budgets.c.task_id == _task_id,
+        budgets.c.round_number == _round_number,
+        budgets.c.state == BudgetState.DECLINED,
+        budgets.c.rho == 0,
+        clients.c.state == ClientState.SELECTED,
+    )
+    .limit(1)
+)
+
+SPENT = (
+    select(budgets.c.round_number, budgets.c.client_id, budgets.c.rho)
+    .select_from(
+        budgets.join(
+            updates, and_(*(budgets.c[key] == updates.c[key] for key in ("task_id", "round_number", "client_id")))
+        )
+    )
+    .where(budgets.c.task_id == _task_id)
+    .order_by(budgets.c.round_number)
+)
+SPENT_BY_SOME = SPENT.where(budgets.c.client_id.in_(bindparam("client_ids", expanding=True)))
