@@ -20,7 +20,10 @@ def output(*arguments: str | Path) -> str:
 def create(state: Path, name: str, overrides: dict[str, Any] | None = None) -> tuple[str, str]:
     """A task made by the command: its id and its code."""
     changed = json.dumps(SHORT if overrides is None else overrides)
-    lines = output("tasks", "create", name, "--preset", "digits", "--overrides", changed, "--state-dir", state)
+    lines = output(
+        *("tasks", "create", name, "--preset", "digits", "--overrides", changed, "--single-use-codes", "0"),
+        *("--state-dir", state),
+    )
     task_id, code = lines.split()
     return task_id, code
 

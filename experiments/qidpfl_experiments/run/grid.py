@@ -79,7 +79,9 @@ class GridBuilder:
         common = {
             "workload": {"partition": divided},
             "rounds": {"expected_clients": setup.clients},
-            "privacy": {"lifetime_rho": None},
+            "privacy": {"lifetime_rho": None, "audit": "flag"},
+            # The paper's methods bound no client, and all clients of an experiment are honest.
+            "defence": None,
         }
         return Cell(
             key=Key(dataset=setup.dataset, partition=partition, method=method, seed=seed),

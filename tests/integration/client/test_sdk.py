@@ -53,7 +53,7 @@ def admin(coordinator: Coordinator, http: httpx.Client) -> AdminApi:
 
 def create(admin: AdminApi, name: str, **rounds: Any) -> CreatedTask:
     overrides = {"game": {"horizon": 2}, "rounds": NO_TIMEOUTS | rounds}
-    return admin.create_task(name, preset="digits", overrides=overrides)
+    return admin.create_task(name, preset="digits", overrides=overrides, single_use_codes=0)
 
 
 def enrolled(http: httpx.Client, created: CreatedTask, number: int) -> TaskApi:

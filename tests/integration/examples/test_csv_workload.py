@@ -26,7 +26,7 @@ def test_a_csv_file_becomes_a_task_and_is_learnt(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with running(state, arguments=("--workload", f"{EXAMPLES / 'csv_workload.py'}:Cells")) as coordinator:
         create = ["tasks", "create", "cells", "--state-dir", str(state), "--preset", "digits"]
-        create += ["--workload", f"{EXAMPLES / 'csv_workload.py'}:Cells"]
+        create += ["--single-use-codes", "0", "--workload", f"{EXAMPLES / 'csv_workload.py'}:Cells"]
         made = server_command(*create, "--overrides", json.dumps(OVERRIDES))
         assert made.returncode == 0, made.stderr
         task_id, code = made.stdout.split()

@@ -155,7 +155,7 @@ def test_a_workload_that_fails_is_logged_once_and_does_not_affect_others(name: s
 
 def test_a_task_of_a_custom_workload_is_created_evaluated_and_exported(tmp_path: Path) -> None:
     where = ["--state-dir", str(tmp_path / "state")]
-    command = ["tasks", "create", "mine", "--preset", "digits", *where]
+    command = ["tasks", "create", "mine", "--preset", "digits", "--single-use-codes", "0", *where]
     overrides = ["--overrides", json.dumps(SHORT | {"workload": {"partition": None}})]
     made = server_command(*command, "--workload", "support.custom_workload:Plane", *overrides)
     assert made.returncode == 0, made.stderr

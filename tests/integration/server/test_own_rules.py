@@ -283,7 +283,8 @@ def test_a_coordinator_does_not_run_a_task_whose_rules_are_not_loaded(tmp_path: 
     overrides.write_text(json.dumps(short(own(policy="own_rules"), horizon=1)))
     with Coordinator(state) as coordinator:
         create = ("tasks", "create", "mine", "--preset", "digits", "--overrides", f"@{overrides}", "--rules", EXAMPLE)
-        task_id, code = server_command(*create, "--state-dir", state).stdout.split()
+        made = server_command(*create, "--single-use-codes", "0", "--state-dir", state)
+        task_id, code = made.stdout.split()
         clients = [ScriptedClient(coordinator.url, task_id, code, f"key-of-client-{n:05d}") for n in range(3)]
         assert gathered(clients) == [204, 204, 204]
         with coordinator.admin as http:

@@ -141,7 +141,8 @@ def _staged(url: str, state_dir: Path, log: Path) -> Stage:
 
 
 def _task(url: str, admin: str, name: str) -> list[ScriptedClient]:
-    body = {"name": name, "preset": "digits", "overrides": {"rounds": WINDOWS | {"expected_clients": 3}}}
+    overrides = {"rounds": WINDOWS | {"expected_clients": 3}}
+    body = {"name": name, "preset": "digits", "overrides": overrides, "single_use_codes": 0}
     headers = {"Authorization": f"Bearer {admin}"}
     made = httpx.post(f"{url}/v1/tasks", json=body, headers=headers, timeout=60).raise_for_status().json()
     code = made["enrolment_codes"][0]

@@ -49,6 +49,7 @@ class Screen:
 
 def serve(state: Path) -> list[str]:
     words = ["serve", "--port", "0", "--state-dir", str(state), "--preset", "digits", "--overrides", json.dumps(SHORT)]
+    words.append("--shared-code")
     return [sys.executable, "-m", "qidpfl_server", *words]
 
 

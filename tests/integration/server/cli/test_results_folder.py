@@ -24,7 +24,7 @@ from support.coordinators import Coordinator, ScriptedClient, running
 pytestmark = pytest.mark.live
 
 SHORT = {"game": {"horizon": 2}, "rounds": {"expected_clients": 3, "declare_s": 20.0, "deliver_s": 20.0}}
-DIGITS = ("--preset", "digits", "--overrides", json.dumps(SHORT), "--exit-when-finished")
+DIGITS = ("--preset", "digits", "--shared-code", "--overrides", json.dumps(SHORT), "--exit-when-finished")
 
 
 def command(*arguments: str | Path) -> str:

@@ -33,7 +33,7 @@ def change_task(folder: Path, task_id: str, **values: Any) -> None:
 
 
 def test_serve_creates_the_task_of_its_preset_once_and_never_again(tmp_path: Path) -> None:
-    arguments = ("--preset", "digits", "--task", "mine", "--overrides", json.dumps(SHORT))
+    arguments = ("--preset", "digits", "--task", "mine", "--shared-code", "--overrides", json.dumps(SHORT))
     with running(tmp_path, arguments=arguments) as coordinator:
         code = (tmp_path / "mine.code").read_text().strip()
         first = tasks_of(coordinator)
@@ -44,6 +44,14 @@ def test_serve_creates_the_task_of_its_preset_once_and_never_again(tmp_path: Pat
     assert second[0]["clients"] == 1
     assert (tmp_path / "mine.code").read_text().strip() == code
     assert (tmp_path / "mine.code").stat().st_mode & 0o777 == 0o600
+
+
+def test_serve_writes_one_single_use_code_for_each_expected_client(tmp_path: Path) -> None:
+    with running(tmp_path, arguments=("--preset", "digits", "--overrides", json.dumps(SHORT))) as coordinator:
+        codes = (tmp_path / "digits.code").read_text().split()
+        assert len(set(codes)) == SHORT["rounds"]["expected_clients"]  # type: ignore[index]
+        for number, code in enumerate(codes):
+            ScriptedClient(coordinator.url, code.split(".")[0], code, f"a-random-enrolment-key-{number}").enrol()
 
 
 def test_serve_does_not_replace_a_task_that_has_ended(finished: Path) -> None:
@@ -59,7 +67,7 @@ def test_a_task_name_with_a_slash_keeps_its_code_inside_the_state_folder(tmp_pat
 
 
 def test_serve_ends_by_itself_when_all_tasks_have_ended(tmp_path: Path) -> None:
-    arguments = ("--preset", "digits", "--overrides", json.dumps(SHORT), "--exit-when-finished")
+    arguments = ("--preset", "digits", "--shared-code", "--overrides", json.dumps(SHORT), "--exit-when-finished")
     with running(tmp_path, arguments=arguments) as coordinator:
         code = (tmp_path / "digits.code").read_text().strip()
         clients = join(coordinator, code.split(".")[0], code)

@@ -1,17 +1,20 @@
-"""Measures the accuracy of a task under poisoning: attack x defence x preset, in one process.
+"""Measures what hostile clients achieve: the accuracy under poisoning, and their part of the reward, in one process.
 
 The clients train with the real trainer and seeded noise, the rounds are planned by `plan_round`, and the uploads are
-audited, clipped and averaged by the code of the server. There is no network and no store. Every hostile client sends the
-gradient of its records in the wrong direction; the attacks differ in the norm, the budget and the size that it claims.
+audited, clipped and averaged by the code of the server. There is no network and no store.
 
-The table shows the accuracy after the last round, as the mean of several seeds. The attack `adaptive` knows the defence:
-it claims nothing false and sends the largest vector that the audit accepts.
+Poisoning: attack x defence x preset. The listed attacks push the model in one fixed direction, and claim a small
+budget, a large size or nothing; the table shows the accuracy after the last round, as the mean of several seeds.
+Attacks called `opposite` know the defence: they claim nothing false and send the largest vector that the audit accepts,
+against the gradient of their own records.
+
+Contest: what one round pays to hostile clients, and to an honest one in units of its privacy cost.
 """
 
 import argparse
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -22,6 +25,7 @@ import torch
 
 from qidpfl_client.noise import UnsafeSeededNoise
 from qidpfl_client.training.trainer import Trainer
+from qidpfl_server.service.aggregation import initial_parameters
 from qidpfl_server.service.evaluation import Evaluators
 from qidpfl_server.service.settlement import is_accepted
 from qidpfl_server.service.submissions import largest_norm
@@ -32,7 +36,7 @@ from qidpfl_shared.core.money import MICRO
 from qidpfl_shared.core.noise_audit import NoiseAudit, alpha_per_upload
 from qidpfl_shared.core.planning import PlanStatus, RoundPlan, Standing, plan_round
 from qidpfl_shared.core.round_rules import Participant
-from qidpfl_shared.protocol.presets import preset
+from qidpfl_shared.protocol.presets import merged, preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 from qidpfl_shared.workloads.loading import load_workload
 from qidpfl_shared.workloads.partitions import all_shards
@@ -45,6 +49,8 @@ TEN_CLIENTS: dict[str, Any] = {
     "selection": {"rule": "all"},
     "rounds": {"expected_clients": 10},
 }
+# The seed of the fixed direction, the same for all hostile clients: they collude.
+DIRECTION = 5
 NO_NOISE: dict[str, Any] = {"game": {"policy": "none"}, "privacy": {"noise": False}}
 DEFENCES: dict[str, dict[str, Any]] = {
     "none": {"defence": None, "privacy": {"audit": "flag"}},
@@ -56,11 +62,12 @@ DEFENCES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Claim:
-    """What a hostile client says and sends: its size, its budget and the norm of its upload."""
+    """What a hostile client says and sends: its size, its budget, and the norm and direction of its upload."""
 
     size: int
     rho: float
     norm: float
+    opposite: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +114,12 @@ def largest_size(known: Situation) -> Claim:
     return Claim(size, known.planned_rho, known.consistent_norm(size=size, rho=known.planned_rho))
 
 
-def adaptive(known: Situation) -> Claim:
+def right_norm(known: Situation) -> Claim:
     return Claim(known.size, known.planned_rho, known.consistent_norm(size=known.size, rho=known.planned_rho))
+
+
+def opposite(known: Situation) -> Claim:
+    return replace(right_norm(known), opposite=True)
 
 
 def ten_times_the_signal(known: Situation) -> Claim:
@@ -122,10 +133,12 @@ ATTACKS: dict[str, tuple[Attack | None, dict[str, Any]]] = {
     "smallest budget": (smallest_budget, {}),
     "size x 18": (size_times_18, {}),
     "largest size": (largest_size, {}),
-    "adaptive": (adaptive, {}),
+    "right norm": (right_norm, {}),
+    "right norm, opposite": (opposite, {}),
     "no noise, honest": (None, NO_NOISE),
     "no noise, 10 x the signal": (ten_times_the_signal, NO_NOISE),
-    "no noise, adaptive": (adaptive, NO_NOISE),
+    "no noise, right norm": (right_norm, NO_NOISE),
+    "no noise, right norm, opposite": (opposite, NO_NOISE),
 }
 
 
@@ -170,11 +183,7 @@ def run(testbed: Testbed, spec: TaskSpec, attack: Attack | None, liars: int, see
     clients = testbed.trainers(spec)
     values = np.random.default_rng(seed).uniform(0.95, 1.05, len(clients)).tolist()
     hostile = set(range(liars)) if attack is not None else set()
-    state = ServerState.start(np.zeros(spec.dimension, dtype=np.float32))
-    if not spec.workload.convex:
-        from qidpfl_server.service.aggregation import initial_parameters
-
-        state = ServerState.start(initial_parameters(spec))
+    state = ServerState.start(initial_parameters(spec))
     for round_number in range(1, spec.game.horizon + 1):
         claimed = [
             attack(Situation(spec=spec, size=trainer.size, planned_rho=spec.bounds.rho_max)).size
@@ -233,9 +242,12 @@ def _honest(
 def _hostile(
     spec: TaskSpec, trainer: Trainer, model: Any, claim: Claim, planned: float, release: str
 ) -> tuple[Upload, Array]:
-    """The clean update of the client in the opposite direction, with the norm of the attack."""
-    clean = spec.privacy.model_copy(update={"noise": False})
-    vector = -trainer.release(privacy=clean, model=model, rho=None, noise=UnsafeSeededNoise(0), name=release)
+    """A vector with the norm of the attack: against the client's own clean update, or in a fixed direction."""
+    if claim.opposite:
+        clean = spec.privacy.model_copy(update={"noise": False})
+        vector = -trainer.release(privacy=clean, model=model, rho=None, noise=UnsafeSeededNoise(0), name=release)
+    else:
+        vector = np.random.default_rng(DIRECTION).standard_normal(spec.dimension)
     vector *= claim.norm / max(float(np.linalg.norm(vector)), 1e-30)
     return _upload(vector, size=claim.size, rho=claim.rho, planned=planned)
 
@@ -281,6 +293,43 @@ def _step(spec: TaskSpec, state: ServerState, accepted: Sequence[tuple[Upload, A
     )
 
 
+WIDE_BOUNDS: dict[str, Any] = {"bounds": {"privacy_value_min": 0.01, "privacy_value_max": 100.0}}
+
+
+def contest() -> None:
+    """Print what hostile bidders get of one round, without and with a defence. Both take any privacy value here."""
+    print(
+        "| attack | reward to the hostile, no defence | defaults | pay / cost of an honest one, no defence | defaults |"
+    )
+    print("|---|---|---|---|---|")
+    for name, values, greedy in (
+        ("all honest", [1.0] * 10, 0),
+        ("one privacy value of 0.01", [0.01, *[1.0] * 9], 0),
+        ("two privacy values of 0.01", [0.01, 0.01, *[1.0] * 8], 0),
+        ("one bid of the largest budget", [1.0] * 10, 1),
+    ):
+        liars = max(greedy, sum(value < 1 for value in values))
+        found = [_outcome(values, liars, greedy, defence) for defence in ({"defence": None}, {})]
+        cells = [f"{taken:.0%}" for taken, _ in found] + [f"{margin:.2f}" for _, margin in found]
+        print(f"| {name} | {' | '.join(cells)} |")
+    print()
+
+
+def _outcome(values: list[float], liars: int, greedy: int, defence: dict[str, Any]) -> tuple[float, float]:
+    """The part of the reward that the first clients get, and what the last one is paid for a unit of its cost."""
+    spec = preset("digits", merged(merged(TEN_CLIENTS, WIDE_BOUNDS), defence))
+    plan = plan_round(
+        rules=spec.round_rules(),
+        round_number=1,
+        participants=[Participant(privacy_value=value, size=110) for value in values],
+        reward_left_micro=spec.bounds.reward_total_micro,
+    )
+    bids = [plan.limits[index] if index < greedy else budget for index, budget in enumerate(plan.budgets)]
+    paid = [bid / sum(bids) * plan.reward_micro / MICRO for bid in bids]
+    cost = spec.game.privacy_weight * values[-1] * bids[-1]
+    return sum(paid[:liars]) / sum(paid), paid[-1] / cost if cost else 0.0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--presets", nargs="+", default=["digits"], help="mnist and others need --data-dir")
@@ -289,24 +338,24 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--attacks", nargs="+", default=list(ATTACKS), choices=list(ATTACKS))
     parser.add_argument("--defences", nargs="+", default=list(DEFENCES), choices=list(DEFENCES))
-    parser.add_argument("--override", type=str, help="JSON of further overrides")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    import json
+    contest()
+    poisoning(options.presets, options.data_dir, options)
 
-    extra = json.loads(options.override) if options.override else {}
-    from qidpfl_shared.protocol.presets import merged
 
+def poisoning(presets: Sequence[str], data_dir: Path | None, options: argparse.Namespace) -> None:
+    """Print the accuracy of each preset under each attack and defence."""
     print("| preset | hostile | attack | " + " | ".join(options.defences) + " |")
     print("|---|---|---|" + "---|" * len(options.defences))
-    for name in options.presets:
-        testbed = Testbed(name, options.data_dir)
+    for name in presets:
+        testbed = Testbed(name, data_dir)
         for attack in options.attacks:
             chosen, overrides = ATTACKS[attack]
             for liars in options.liars if chosen is not None else [0]:
                 cells = []
                 for defence in options.defences:
-                    spec = preset(name, merged(merged(merged(TEN_CLIENTS, overrides), DEFENCES[defence]), extra))
+                    spec = preset(name, merged(merged(TEN_CLIENTS, overrides), DEFENCES[defence]))
                     found = [run(testbed, spec, chosen, liars, seed) for seed in range(options.seeds)]
                     cells.append("task fails" if any(map(math.isnan, found)) else f"{mean(found):.3f}")
                 print(f"| {name} | {liars} of 10 | {attack} | " + " | ".join(cells) + " |", flush=True)
