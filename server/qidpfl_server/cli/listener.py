@@ -115,7 +115,9 @@ class Listener:
         protocol.slot = slot
         try:
             await self._loop.connect_accepted_socket(lambda: protocol, connection, **self._tls)
-        except (OSError, TimeoutError, asyncio.CancelledError):
+        except (OSError, TimeoutError, asyncio.CancelledError) as error:
+            if isinstance(error, ssl.SSLCertVerificationError):
+                _log.warning("certificate_refused", reason=error.verify_message)
             slot.release()
             connection.close()
 

@@ -5,7 +5,6 @@ import contextlib
 import ctypes
 import logging
 import socket
-import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +39,7 @@ from .connections import ConnectionLimits, Connections, limits_within, raise_fil
 from .http_protocol import DeadlineProtocol, protocol_with
 from .listener import Listener, bound_sockets
 from .progress import is_shown, show_progress
+from .tls import client_certificates, reload_on_hangup
 
 _log = structlog.get_logger()
 _M_ARENA_MAX = -8
@@ -80,25 +80,6 @@ def ensure_task(
             return False
         raise
     return True
-
-
-def check_tls(settings: Settings) -> None:
-    """Raise if only one TLS file is set, or if the files are missing or invalid."""
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise CoordinatorError("set both tls_cert and tls_key, or none of them")
-    for path in (settings.tls_cert, settings.tls_key):
-        if path is not None and not path.is_file():
-            raise CoordinatorError(f"{path} is not a file")
-    if settings.tls_cert is not None:
-        try:
-            # Without this argument OpenSSL would ask for a password on a terminal that a service does not have.
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")
-        except ssl.SSLError as error:
-            raise CoordinatorError(
-                f"{settings.tls_cert} and {settings.tls_key} are not a certificate and its key, in PEM and without"
-                f" password ({error.reason or error})"
-            ) from error
 
 
 def serve(
@@ -168,8 +149,10 @@ async def _serve(
         timeout_keep_alive=30,
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
+        **client_certificates(settings),
     )
     server = _Server(config, notifier, _connection_limits(settings))
+    reload_on_hangup(settings, secrets, config)
     beside = [asyncio.create_task(_stop_when_finished(server, store))] if exit_when_finished else []
     beside += [asyncio.create_task(show_progress(store))] if is_shown(settings.log_format) else []
     await server.serve()

@@ -60,7 +60,8 @@ def test_a_store_from_before_rounds_were_timed_goes_on(opened: Open, store_url: 
         for column in TIMINGS:
             connection.execute(text(f"ALTER TABLE rounds DROP COLUMN {column}"))
         connection.execute(text("ALTER TABLE clients DROP COLUMN token_used"))
-        connection.execute(text("DROP TABLE blob_folder"))
+        for table in ("blob_folder", "client_credentials", "operator_tokens"):
+            connection.execute(text(f"DROP TABLE {table}"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     upgraded = opened()
     assert upgraded.read(lambda tx: tx.rounds.of_task(task_id)) == [replace(round_, **TIMINGS) for round_ in before]
