@@ -22,6 +22,7 @@ from ..owner import Owner, lowered
 from ..sdk.client import ModelCache, TaskApi
 from .data_source import DataSource, Learner, OpenData
 from .profile import check_presentable, check_records, histogram_in_words, make_profile
+from .token_rotation import settle_token
 from .verification import check_acceptable, check_device, check_spec, refusal_of_claim
 
 Report = Callable[[str], None]
@@ -68,13 +69,13 @@ class TaskSession:
 
 @dataclass(frozen=True, kw_only=True)
 class Enrolment:
-    """Joins one task with an enrolment code.
+    """Joins one task with an enrolment code, or (`code` None) with the certificate of the connection.
 
     `ordinal` is the wanted place in a testbed. `moved` allows the coordinator to have another address than before.
     """
 
     context: ClientContext
-    code: str
+    code: str | None
     open_data: OpenData
     ordinal: int | None = None
     moved: bool = False
@@ -152,7 +153,7 @@ class Enrolment:
     def _enrolled(self, membership: Membership) -> Membership:
         api = self.context.api
         if membership.token is not None:
-            api.token = membership.token
+            membership = settle_token(api, self.context.journal)
             if membership.profile is None:
                 self._require_no_profile()
             return membership
@@ -172,11 +173,16 @@ class Enrolment:
         return True
 
     def _enrol(self, membership: Membership, ordinal: int | None) -> Membership:
-        answer = self.context.api.enrol(code=self.code, key=membership.enrolment_key, ordinal=ordinal)
+        if self.code is None:
+            answer = self.context.api.enrol_with_certificate(ordinal=ordinal)
+        else:
+            answer = self.context.api.enrol(code=self.code, key=membership.enrolment_key, ordinal=ordinal)
         failpoint("client.enrolled")
         if answer.spec_digest != membership.spec_digest:
             raise UntrustedCoordinator("the task changed between reading it and enrolling")
-        membership = replace(membership, client_id=answer.client_id, token=answer.token, ordinal=answer.ordinal)
+        membership = replace(
+            membership, client_id=answer.client_id, token=answer.token, ordinal=answer.ordinal, next_token=None
+        )
         self.context.journal.save_membership(membership)
         return membership
 

@@ -215,10 +215,8 @@ def test_a_route_answers_each_role_as_the_table_says(stage: Stage, method: str, 
     task_id = stage.elsewhere.task_id if path.endswith("/stop") else stage.task_id
     concrete = path.replace("{task_id}", task_id).replace("{version}", "0")
     concrete = concrete.replace("{round_number}", "1").replace("{client_id}", "nobody").replace("{token_id}", "0" * 24)
-    if path.endswith("/stop"):
-        roles = {"admin of task": "admin elsewhere", "admin elsewhere": "admin of task"}
-    else:
-        roles = {}
+    swapped = {"admin of task": "admin elsewhere", "admin elsewhere": "admin of task"}
+    roles = swapped if path.endswith("/stop") else {}
     enrolment = {"enrolment_code": stage.tokens["enrolment code"], "enrolment_key": "key-of-a-late-client"}
     bodies: dict[str, Any] = {
         "/v1/tasks": {"name": "here", "preset": "digits"},
