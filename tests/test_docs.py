@@ -154,7 +154,9 @@ def test_the_example_can_be_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> No
     assert Settings().model_dump() == {name: field.default for name, field in Settings.model_fields.items()}
 
 
-@pytest.mark.parametrize("name", [command.name for group in (app, tasks_app, tokens_app) for command in group.registered_commands])
+@pytest.mark.parametrize(
+    "name", [command.name for group in (app, tasks_app, tokens_app) for command in group.registered_commands]
+)
 def test_every_command_is_documented(name: str) -> None:
     assert name in re.split(r"[\s|]+", OPERATIONS.split("```")[1])
 

@@ -69,6 +69,22 @@ def test_a_rotated_token_works_beside_the_old_one_for_the_overlap(coordinator: C
     assert token_id in listed and not [token for token in (old, new, newest["token"]) if token in listed]
 
 
+def test_a_coordinator_killed_while_an_operator_rotates_locks_no_operator_out(tmp_path: Path) -> None:
+    """The new token is in the store, and its answer is lost: the old one is valid, and a new rotation succeeds."""
+    coordinator = Coordinator(tmp_path, environment={"QIDPFL_FAILPOINT": "rotate.operator_after_commit"})
+    with coordinator.start():
+        token_id, token = created(coordinator)
+        assert status(coordinator, token) == 200
+        with coordinator.admin as http, pytest.raises(httpx.TransportError):
+            http.post(f"/v1/operator-tokens/{token_id}/rotate", json={"overlap_s": 600})
+        assert coordinator.died_of() == signal.SIGKILL
+        coordinator.environment = {"QIDPFL_FAILPOINT": ""}
+        coordinator.start()
+        with coordinator.admin as http:
+            answer = http.post(f"/v1/operator-tokens/{token_id}/rotate", json={"overlap_s": 600})
+        assert [status(coordinator, one) for one in (token, answer.json()["token"])] == [200, 200]
+
+
 def test_an_open_feed_ends_with_its_token(tmp_path: Path) -> None:
     """The fault: a stream that was opened before the revocation goes on for the rest of the task."""
     with running(tmp_path) as coordinator:
