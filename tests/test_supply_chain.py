@@ -61,8 +61,8 @@ def test_an_image_installs_only_what_has_a_hash(name: str) -> None:
 def test_the_bill_of_materials_lists_everything_that_is_needed(tmp_path: Path) -> None:
     version = (ROOT / "VERSION").read_text().strip()
     site = sysconfig.get_path("purelib")
-    command = [sys.executable, ROOT / ".ci/sbom.py", "--site", site, "--out", tmp_path, version, *DISTRIBUTIONS]
-    subprocess.run(command, check=True, capture_output=True)
+    command = [sys.executable, str(ROOT / ".ci/sbom.py"), "--site", site, "--out", str(tmp_path), version]
+    subprocess.run([*command, *DISTRIBUTIONS], check=True, capture_output=True)
     needed = {
         "shared": {"numpy", "scipy", "pydantic"},
         "server": {"fastapi", "starlette", "uvicorn", "sqlalchemy", "qidpfl-shared", "numpy"},
