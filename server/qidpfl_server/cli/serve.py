@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import logging
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -152,7 +153,7 @@ async def _serve(
         **client_certificates(settings),
     )
     server = _Server(config, notifier, _connection_limits(settings))
-    reload_on_hangup(settings, secrets, config)
+    reload_on_hangup(settings, secrets, config, server.use_tls)
     beside = [asyncio.create_task(_stop_when_finished(server, store))] if exit_when_finished else []
     beside += [asyncio.create_task(show_progress(store))] if is_shown(settings.log_format) else []
     await server.serve()
@@ -168,6 +169,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._notifier = notifier
         self._limits = limits
+        self._listener: Listener | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As in uvicorn, with a listener instead of a server of asyncio."""
@@ -180,7 +182,7 @@ class _Server(uvicorn.Server):
             logging.getLogger("uvicorn.error").error(str(error))
             await self.lifespan.shutdown()
             sys.exit(STARTUP_FAILURE)
-        listener = Listener(
+        self._listener = listener = Listener(
             sockets,
             Connections(self._limits),
             self._new_protocol,
@@ -198,6 +200,12 @@ class _Server(uvicorn.Server):
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return protocol
+
+    def use_tls(self, context: ssl.SSLContext) -> None:
+        """Set up further connections with these TLS settings."""
+        self.config.ssl = context
+        if self._listener is not None:
+            self._listener.use_tls(context)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._notifier.close()

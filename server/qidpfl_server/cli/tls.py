@@ -4,11 +4,13 @@ import asyncio
 import signal
 import ssl
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
 import structlog
 import uvicorn
+from uvicorn.config import create_ssl_context
 
 from ..errors import CoordinatorError
 from ..ops.tokens import Secrets, load_secrets
@@ -33,7 +35,9 @@ def check_tls(settings: Settings) -> None:
             raise CoordinatorError(f"{path} is not a file")
     if settings.tls_cert is not None:
         try:
-            _load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings)
+            # Without this argument OpenSSL would ask for a password on a terminal that a service does not have.
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")
         except ssl.SSLError as error:
             raise CoordinatorError(
                 f"{settings.tls_cert} and {settings.tls_key} are not a certificate and its key, in PEM and without"
@@ -70,8 +74,12 @@ def client_certificates(settings: Settings) -> dict[str, Any]:
     }
 
 
-def reload_on_hangup(settings: Settings, secrets: Secrets, config: uvicorn.Config) -> None:
-    """Read the token files, the certificate and its key again at every SIGHUP. Call it on the event loop.
+def reload_on_hangup(
+    settings: Settings, secrets: Secrets, config: uvicorn.Config, use_tls: Callable[[ssl.SSLContext], None]
+) -> None:
+    """Read the token files and the TLS files again at every SIGHUP. Call it on the event loop.
+
+    `use_tls` gets the new TLS settings, for connections from then on.
 
     On a terminal SIGHUP means that the terminal was closed: there it ends the process, as by default.
     """
@@ -81,28 +89,39 @@ def reload_on_hangup(settings: Settings, secrets: Secrets, config: uvicorn.Confi
     running: set[asyncio.Task[None]] = set()
 
     def reload() -> None:
-        task = loop.create_task(_reload(settings, secrets, config))
+        task = loop.create_task(_reload(settings, secrets, config, use_tls))
         running.add(task)
         task.add_done_callback(running.discard)
 
     loop.add_signal_handler(signal.SIGHUP, reload)
 
 
-async def _reload(settings: Settings, secrets: Secrets, config: uvicorn.Config) -> None:
+async def _reload(
+    settings: Settings, secrets: Secrets, config: uvicorn.Config, use_tls: Callable[[ssl.SSLContext], None]
+) -> None:
     """On an error everything stays as it was, and the log says why."""
     try:
         read = await asyncio.to_thread(load_secrets, settings.state_dir)
         await asyncio.to_thread(check_tls, settings)
-        if config.ssl is not None:
-            await asyncio.to_thread(_load_certificate, config.ssl, settings)
+        # New settings instead of a change of those in use: connections are being set up with them.
+        context = None if config.ssl is None else await asyncio.to_thread(_new_context, config)
     except (CoordinatorError, OSError, ValueError) as error:
         _log.error("reload_failed", reason=str(error), instead="the earlier tokens and certificate stay in use")
         return
+    if context is not None:
+        use_tls(context)
     changed = secrets.replace(read)
-    _log.info("reloaded", roles=changed, certificate=config.ssl is not None)
+    _log.info("reloaded", roles=changed, certificate=context is not None)
 
 
-def _load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
-    assert settings.tls_cert is not None
-    # Without the password OpenSSL would ask for one on a terminal that a service does not have.
-    context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")
+def _new_context(config: uvicorn.Config) -> ssl.SSLContext:
+    assert config.ssl_certfile is not None
+    return create_ssl_context(
+        config.ssl_certfile,
+        config.ssl_keyfile,
+        None,
+        config.ssl_version,
+        config.ssl_cert_reqs,
+        config.ssl_ca_certs,
+        config.ssl_ciphers,
+    )

@@ -261,16 +261,27 @@ def test_with_required_certificates_every_connection_needs_one(tmp_path: Path, a
         assert answer.headers["Strict-Transport-Security"] == "max-age=31536000"
 
 
-def test_sighup_takes_a_new_certificate_of_the_server(tmp_path: Path, authority: Authority) -> None:
-    with serving(tmp_path, authority) as coordinator:
-        before = _served(coordinator)
-        new = authority.server("coordinator")
-        assert coordinator.process is not None and new.certificate.name == "coordinator.pem"
-        coordinator.process.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + 60
-        while _served(coordinator) == before:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+def test_sighup_takes_new_tls_files(tmp_path: Path, authority: Authority, stranger: Authority) -> None:
+    """A new certificate of the server, and another CA of the clients; connections that are open stay."""
+    ca, mine, other = tmp_path / "clients.pem", authority.client("mine"), stranger.client("other")
+    ca.write_bytes(authority.file.read_bytes())
+    with serving(tmp_path / "state", authority, "--tls-client-ca", str(ca)) as coordinator:
+        assert isinstance(coordinator, TlsCoordinator) and coordinator.process is not None
+        with coordinator.http(mine) as open_before:
+            assert open_before.get("/healthz").status_code == 200
+            before = _served(coordinator)
+            assert authority.server("coordinator").certificate.name == "coordinator.pem"
+            ca.write_bytes(stranger.file.read_bytes())
+            coordinator.process.send_signal(signal.SIGHUP)
+            deadline = time.monotonic() + 60
+            while _served(coordinator) == before:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert open_before.get("/healthz").status_code == 200
+        with coordinator.http(other) as http:
+            assert http.get("/healthz").status_code == 200
+        with coordinator.http(mine) as http, pytest.raises(httpx.TransportError):
+            http.get("/healthz")
 
 
 def _served(coordinator: Coordinator) -> str:
