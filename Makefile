@@ -18,7 +18,7 @@ PARALLEL := -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 ALL_TESTS := $(PARALLEL) -m "not long"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-gpu unit unit-services unit-others lint types coverage check release format bench experiments up down logs ps results test-docker clean
+.PHONY: help setup demo test test-long test-gpu unit unit-services unit-others lint types coverage check release hashes format bench experiments up down logs ps results test-docker clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ check: lint types coverage  ## lint, types and tests with coverage
 
 release: $(INSTALLED)  ## build sdists and wheels of all distributions into dist/ and test them in a new environment
 	PYTHON=$(PYTHON) TORCH_INDEX=$(TORCH_INDEX) .ci/release $(PROJECTS)
+
+hashes: $(INSTALLED)  ## write constraints.hashes.txt after a change of constraints.txt; needs the network
+	$(BIN)/python .ci/update_hashes.py
 
 format: $(INSTALLED)  ## format the code
 	$(BIN)/ruff check --fix .

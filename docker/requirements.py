@@ -1,7 +1,8 @@
-"""The packages that an image installs, read from pyproject.toml and constraints.txt.
+"""The packages that an image installs, read from pyproject.toml, constraints.txt and constraints.hashes.txt.
 
     python docker/requirements.py server[postgres,digits]    the third-party packages of a distribution and its extras
-    python docker/requirements.py --layer torch              the exact versions in one layer of the images
+    python docker/requirements.py --layer shared             exact versions with hashes, of one layer of the images
+    python docker/requirements.py --torch                    the exact versions of torch, without hashes
 
 The Dockerfiles write each list to its own file, so that a layer is rebuilt only if its list changes.
 """
@@ -13,12 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-# Layers with exact versions. Both images share the first; the second changes only with torch and what torch needs.
+# Complete lists: no package of a layer needs one that is neither here nor in an earlier layer, except for torch itself.
+# Both images share the first; the second changes only with what torch needs.
 LAYERS = {
     "shared": "numpy scipy pydantic pydantic_core annotated-types typing_extensions typing-inspection",
-    "torch": "torch torchvision pillow filelock fsspec jinja2 markupsafe mpmath networkx sympy",
+    "torch": "pillow filelock fsspec jinja2 markupsafe mpmath networkx sympy",
+    "pip": "pip",
+    "build": "hatchling packaging pathspec pluggy tomlkit trove-classifiers",
 }
-_OWN = re.compile(r"(?:qidpfl-)?(shared|server|client)(?:\[([\w,-]*)\])?")
+# Without hashes, because their index is a choice, and each index has other files.
+TORCH = ("torch", "torchvision")
+_OWN = re.compile(r"(?:qidpfl-)?(shared|server|client|experiments)(?:\[([\w,-]*)\])?")
 
 
 def packages(distribution: str) -> Iterator[str]:
@@ -39,14 +45,23 @@ def packages(distribution: str) -> Iterator[str]:
         yield from packages(requirement)
 
 
-def pins(layer: str) -> Iterator[str]:
-    """The lines of constraints.txt for the packages of a layer."""
+def hashed(layer: str) -> Iterator[str]:
+    """The blocks of constraints.hashes.txt for the packages of a layer."""
     names = LAYERS[layer].split()
-    for line in (ROOT / "constraints.txt").read_text().splitlines():
-        if line.partition("==")[0].lower() in names:
-            yield line
+    for block in re.findall(r"^\S+==(?:.*\\\n)*.*$", (ROOT / "constraints.hashes.txt").read_text(), re.MULTILINE):
+        if block.partition("==")[0].lower() in names:
+            yield block
+
+
+def torch_pins() -> Iterator[str]:
+    """The lines of constraints.txt for torch."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return (line for line in lines if line.partition("==")[0] in TORCH)
 
 
 if __name__ == "__main__":
-    found = pins(sys.argv[2]) if sys.argv[1] == "--layer" else packages(sys.argv[1])
+    if sys.argv[1] == "--layer":
+        found = hashed(sys.argv[2])
+    else:
+        found = torch_pins() if sys.argv[1] == "--torch" else packages(sys.argv[1])
     print(*sorted(set(found)), sep="\n")

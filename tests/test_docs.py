@@ -14,9 +14,10 @@ from qidpfl_client.cli.app import app as client_app
 from qidpfl_experiments.__main__ import app as experiments_app
 from qidpfl_experiments.methods import BY_NAME
 from qidpfl_experiments.results.tables import FILES
-from qidpfl_server.api.routes import clients, models, rounds, tasks
+from qidpfl_server.api.routes import clients, models, rounds, tasks, tokens
 from qidpfl_server.cli.app import app
 from qidpfl_server.cli.tasks import tasks_app
+from qidpfl_server.cli.tokens import tokens_app
 from qidpfl_server.domain import EndReason
 from qidpfl_server.settings import Settings
 from qidpfl_shared.core.custom_rules import RewardQuestion, SelectionQuestion
@@ -98,7 +99,7 @@ def test_every_preset_is_documented(name: str) -> None:
 def routes() -> list[tuple[str, set[str]]]:
     """Every operation under /v1 as the document names it, and the error codes that OpenAPI gives for it."""
     found: list[tuple[str, set[str]]] = []
-    for router in (tasks.router, clients.router, rounds.router, models.router):
+    for router in (tasks.router, clients.router, rounds.router, models.router, tokens.router):
         for route in router.routes:
             assert isinstance(route, APIRoute)
             path = route.path.replace("/v1/tasks/{task_id}", "…")
@@ -154,7 +155,9 @@ def test_the_example_can_be_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> No
     assert Settings().model_dump() == {name: field.default for name, field in Settings.model_fields.items()}
 
 
-@pytest.mark.parametrize("name", [command.name for group in (app, tasks_app) for command in group.registered_commands])
+@pytest.mark.parametrize(
+    "name", [command.name for group in (app, tasks_app, tokens_app) for command in group.registered_commands]
+)
 def test_every_command_is_documented(name: str) -> None:
     assert name in re.split(r"[\s|]+", OPERATIONS.split("```")[1])
 

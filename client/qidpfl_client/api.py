@@ -16,6 +16,7 @@ from .sdk.admin import AdminApi
 from .sdk.client import LONGEST_WAIT_S, TaskApi
 from .sdk.credentials import split_code
 from .sdk.retries import Retries
+from .sdk.tls import TlsFiles
 from .sdk.transport import connect
 
-__all__ = ["LONGEST_WAIT_S", "AdminApi", "Retries", "TaskApi", "connect", "split_code"]
+__all__ = ["LONGEST_WAIT_S", "AdminApi", "Retries", "TaskApi", "TlsFiles", "connect", "split_code"]

@@ -206,3 +206,34 @@ class Model:
     version: int
     digest: str
     momentum_digest: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorToken:
+    """A token of an operator, for one task or (`task_id` None) for all. Only the hashes of tokens are stored.
+
+    After a rotation `previous_hash` is that of the old token, which is valid until `previous_until`.
+    """
+
+    token_id: str
+    name: str
+    role: str
+    task_id: str | None
+    token_hash: str
+    token_used: bool
+    created_at: Micros
+    expires_at: Micros | None = None
+    revoked_at: Micros | None = None
+    rotated_at: Micros | None = None
+    previous_hash: str | None = None
+    previous_until: Micros | None = None
+
+    def is_valid(self, now: Micros) -> bool:
+        """Whether the token is neither revoked nor expired."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+    def valid_until(self, token_hash: str) -> Micros | None:
+        """When the token of this hash, the current or the old one, ends by itself; None: never."""
+        if token_hash == self.token_hash:
+            return self.expires_at
+        return min(end for end in (self.previous_until, self.expires_at) if end is not None)

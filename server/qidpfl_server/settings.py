@@ -24,6 +24,13 @@ class Settings(BaseSettings):
     data_dir: Path | None = Field(default=None, description="data sets to evaluate with; default: the cache folder")
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    tls_client_ca: Path | None = Field(default=None, description="CA of clients' certificates; default: no mutual TLS")
+    tls_client_certs: Literal["optional", "required"] = Field(
+        default="optional", description="with tls_client_ca: whether every connection needs a certificate"
+    )
+    certificate_tasks: str | None = Field(
+        default=None, description="names of tasks, or *, in which a certificate replaces the enrolment code"
+    )
     forwarded_allow_ips: str | None = Field(default=None, description="proxies whose X-Forwarded headers are trusted")
     open_docs: bool | None = Field(default=None, description="OpenAPI and metrics without token; default: on loopback")
     log_format: Literal["auto", "json", "pretty"] = "auto"
@@ -49,6 +56,11 @@ class Settings(BaseSettings):
     @property
     def code_folder(self) -> Path:
         return self.code_dir or self.state_dir
+
+    @property
+    def certificate_task_names(self) -> frozenset[str]:
+        """The names of the tasks in which a certificate replaces the enrolment code; `*` stands for all."""
+        return frozenset(filter(None, (name.strip() for name in (self.certificate_tasks or "").split(","))))
 
     @property
     def docs_are_open(self) -> bool:

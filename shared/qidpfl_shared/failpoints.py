@@ -30,6 +30,13 @@ MODEL_FAILPOINTS = (
     "model.before_commit",
     "model.after_commit",
 )
+# Reached only if a client gets a new token, or an admin replaces the token of an operator.
+TOKEN_FAILPOINTS = (
+    "rotate.before_commit",
+    "rotate.after_commit",
+    "rotate.before_use",
+    "rotate.operator_after_commit",
+)
 
 _hits: Counter[str] = Counter()
 

@@ -14,6 +14,7 @@ from qidpfl_client.api import connect
 from qidpfl_client.journal.journal import Journal
 from qidpfl_client.owner import Owner
 from qidpfl_client.participant.runner import run_until_finished
+from qidpfl_client.participant.token_rotation import TokenRotation
 from support.commands import PRELOADED
 from support.synthetic_clients import TESTBED_OWNER, enrolment
 
@@ -33,11 +34,21 @@ class ForkedClient:
     owner: Owner = TESTBED_OWNER
     failpoint: str = ""
     sabotage: Callable[[], None] | None = None
+    rotate_every_s: float | None = None
     child: BaseProcess | None = None
 
     def start(self) -> "ForkedClient":
         log = self.journal.with_suffix(".log")
-        arguments = (self.server, self.code, self.journal, self.owner, self.failpoint, log, self.sabotage)
+        arguments = (
+            self.server,
+            self.code,
+            self.journal,
+            self.owner,
+            self.failpoint,
+            log,
+            self.sabotage,
+            self.rotate_every_s,
+        )
         self.child = _forks.Process(target=_take_part, args=arguments, daemon=True)
         self.child.start()
         return self
@@ -68,6 +79,7 @@ def _take_part(
     failpoint: str,
     log: Path,
     sabotage: Callable[[], None] | None,
+    rotate_every_s: float | None,
 ) -> None:
     os.environ["QIDPFL_FAILPOINT"] = failpoint
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -79,5 +91,7 @@ def _take_part(
         print(line, file=sys.stderr, flush=True)
 
     options: dict[str, Any] = {"owner": owner, "report": report}
+    rotation = None if rotate_every_s is None else TokenRotation(every_s=rotate_every_s, report=report)
     with connect(server) as http, Journal(path) as journal:
-        run_until_finished(enrolment(http, code, journal, **options), patience_s=60, first_contact_s=10, slots=False)
+        joining = enrolment(http, code, journal, **options)
+        run_until_finished(joining, patience_s=60, first_contact_s=10, slots=False, rotation=rotation)

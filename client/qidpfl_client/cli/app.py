@@ -16,7 +16,7 @@ from qidpfl_shared.command_line import Stopped, output_width, stopped_by_signals
 from qidpfl_shared.core import arguments
 from qidpfl_shared.core.money import from_micro
 
-from ..api import TaskApi, connect, split_code
+from ..api import TaskApi, connect
 from ..fleet.behaviours import Behaviour
 from ..fleet.fleet import Fleet
 from ..fleet.plan import FleetPlan
@@ -29,14 +29,12 @@ from ..participant.session import ClientContext, Enrolment
 from . import options
 from .options import guarded
 from .progress import ProgressDisplay
+from .tokens import rotate_command
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="The QI-DPFL client.")
 ledger_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.add_typer(ledger_app, name="ledger")
-
-JournalPath = Annotated[
-    Path, typer.Option("--journal", envvar="QIDPFL_JOURNAL", help="the journal of this data set; keep it safe")
-]
+app.command("rotate-token")(rotate_command)
 
 
 @app.command("run")
@@ -45,7 +43,11 @@ def run_command(
     server: options.Server,
     code: options.Code = None,
     code_file: options.CodeFile = None,
-    journal: JournalPath = DEFAULT_PATH,
+    task: options.TaskId = None,
+    client_cert: options.ClientCert = None,
+    client_key: options.ClientKey = None,
+    server_ca: options.ServerCa = None,
+    journal: options.JournalPath = DEFAULT_PATH,
     ordinal: Annotated[int | None, typer.Option(min=0, help="wanted place (shard) in a testbed")] = None,
     moved: options.Moved = False,
     workload: options.CustomWorkload = None,
@@ -65,6 +67,7 @@ def run_command(
     cost_per_mebibyte: options.CostPerMebibyte = 0.0,
     accept_unproven: options.AcceptUnproven = False,
     no_slots: options.NoSlots = False,
+    rotate_token_every: options.RotateTokenEvery = None,
     insecure: options.Insecure = False,
     patience: options.Patience = 600.0,
     first_contact: options.FirstContact = 10.0,
@@ -87,9 +90,13 @@ def run_command(
         prices=Prices(per_record=cost_per_record, per_second=cost_per_second, per_mebibyte=cost_per_mebibyte),
     )
     options.warn_if_unsafe(unsafe_seed)
-    codes = options.enrolment_codes(code, code_file)
-    task_id, _ = split_code(codes[0])
-    with ProgressDisplay() as progress, connect(server, insecure=insecure) as http, Journal(journal) as opened:
+    task_id, codes = options.task_and_codes(code, code_file, task, client_cert)
+    tls = options.tls_files(client_cert, client_key, server_ca)
+    with (
+        ProgressDisplay() as progress,
+        connect(server, insecure=insecure, tls=tls) as http,
+        Journal(journal) as opened,
+    ):
         context = ClientContext(
             api=TaskApi(http, task_id=task_id, retries=SHORT_RETRIES),
             journal=opened,
@@ -111,7 +118,13 @@ def run_command(
             ordinal=ordinal,
             moved=moved,
         )
-        end = run_until_finished(enrolment, patience_s=patience, first_contact_s=first_contact, slots=not no_slots)
+        end = run_until_finished(
+            enrolment,
+            patience_s=patience,
+            first_contact_s=first_contact,
+            slots=not no_slots,
+            rotation=options.rotation(rotate_token_every, progress.say),
+        )
         progress.say(f"the task is {end.task_state}: {end.reason}")
         ledger = read_ledger(opened)
         progress.say(f"earned {from_micro(ledger.earned_micro):.6f}; {ledger.statement}")
@@ -124,6 +137,9 @@ def fleet_command(
     clients: Annotated[int, typer.Option(min=1, max=100_000, help="number of participants")],
     code: options.Code = None,
     code_file: options.CodeFile = None,
+    client_cert: options.ClientCert = None,
+    client_key: options.ClientKey = None,
+    server_ca: options.ServerCa = None,
     journals: Annotated[Path, typer.Option(help="folder for the journals of the members")] = Path("qidpfl-fleet"),
     workers: Annotated[
         int | None, typer.Option(min=1, help="number of training threads  [default: number of cores]")
@@ -194,7 +210,12 @@ def fleet_command(
     workers = workers or os.cpu_count() or 1
     with (
         ProgressDisplay() as progress,
-        connect(server, insecure=insecure, connections=workers + 2) as http,
+        connect(
+            server,
+            insecure=insecure,
+            connections=workers + 2,
+            tls=options.tls_files(client_cert, client_key, server_ca),
+        ) as http,
         # One torch thread per worker: the results do not depend on the number of workers.
         plan.members(http, _local_data(device, data_dir, workload, threads=1), progress.say) as members,
     ):
@@ -214,7 +235,7 @@ def fleet_command(
 @guarded
 def ledger_command(
     command: typer.Context,
-    journal: JournalPath = DEFAULT_PATH,
+    journal: options.JournalPath = DEFAULT_PATH,
     delta: Annotated[
         float | None, typer.Option(help="the delta at which epsilon is shown  [default: that of the latest task]")
     ] = None,

@@ -1,6 +1,7 @@
 """The options that the commands share, and how commands report errors."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -14,12 +15,34 @@ from qidpfl_shared.workloads.workload import WorkloadError
 from ..errors import ClientError, Misconfigured
 from ..noise import NoiseSource, SystemNoise, UnsafeSeededNoise
 from ..owner import HISTOGRAM_RHO, LIFETIME_RHO
+from ..participant.token_rotation import TokenRotation
+from ..sdk.credentials import checked_id, split_code
+from ..sdk.tls import TlsFiles
 
 Server = Annotated[str, typer.Option(envvar="QIDPFL_SERVER", help="address of the coordinator, https://HOST:PORT")]
 Code = Annotated[str | None, typer.Option(help="the enrolment code; other users of this machine can see it")]
 CodeFile = Annotated[Path | None, typer.Option(envvar="QIDPFL_CODE_FILE", help="file with the enrolment code")]
 Insecure = Annotated[
     bool, typer.Option("--insecure", envvar="QIDPFL_INSECURE", help="allow plain http to another machine")
+]
+TaskId = Annotated[
+    str | None, typer.Option("--task", help="id of the task, to enrol with --client-cert instead of an enrolment code")
+]
+ClientCert = Annotated[
+    Path | None,
+    typer.Option(envvar="QIDPFL_CLIENT_CERT", help="certificate of this client in PEM, for mutual TLS"),
+]
+ClientKey = Annotated[
+    Path | None,
+    typer.Option(envvar="QIDPFL_CLIENT_KEY", help="its key in PEM  [default: in the file of the certificate]"),
+]
+ServerCa = Annotated[
+    Path | None,
+    typer.Option(envvar="QIDPFL_SERVER_CA", help="CA of the coordinator in PEM  [default: the CAs of the system]"),
+]
+RotateTokenEvery = Annotated[
+    float | None,
+    typer.Option(min=0.01, max=8760, help="replace the client's token at the start and then every so many hours"),
 ]
 Moved = Annotated[bool, typer.Option("--moved", help="accept that the coordinator of this task has a new address")]
 DataDir = Annotated[
@@ -42,6 +65,9 @@ TestbedShard = Annotated[
         "--testbed-shard",
         help="with --workload: let the task choose the shard of the records, by their labels. For public data only",
     ),
+]
+JournalPath = Annotated[
+    Path, typer.Option("--journal", envvar="QIDPFL_JOURNAL", help="the journal of this data set; keep it safe")
 ]
 Device = Annotated[str, typer.Option(envvar="QIDPFL_DEVICE", help="auto, cpu, cuda, cuda:N or mps")]
 PrivacyValue = Annotated[
@@ -106,6 +132,31 @@ UnsafeSeed = Annotated[
 
 
 guarded = one_line_errors("qidpfl-client", ClientError, WorkloadError, ImpossibleArgument, ReleaseRefused)
+
+
+def tls_files(client_cert: Path | None, client_key: Path | None, server_ca: Path | None) -> TlsFiles | None:
+    """The files of the three options, if one is given."""
+    given = TlsFiles(client_cert, client_key, server_ca)
+    return None if given == TlsFiles() else given
+
+
+def task_and_codes(
+    code: str | None, code_file: Path | None, task: str | None, client_cert: Path | None
+) -> tuple[str, tuple[str, ...]]:
+    """The id of the task, and its enrolment codes; none if the client enrols with its certificate."""
+    if task is None:
+        codes = enrolment_codes(code, code_file)
+        return split_code(codes[0])[0], codes
+    if code is not None or code_file is not None:
+        raise Misconfigured("an enrolment code names its task: give it, or --task with --client-cert, but not both")
+    if client_cert is None:
+        raise Misconfigured("--task needs --client-cert: without a certificate a client enrols with a code")
+    return checked_id(task, of="task"), ()
+
+
+def rotation(every_hours: float | None, report: Callable[[str], None]) -> TokenRotation | None:
+    """When the client replaces its token; None: never by itself."""
+    return None if every_hours is None else TokenRotation(every_s=3600 * every_hours, report=report)
 
 
 def enrolment_codes(code: str | None, code_file: Path | None) -> tuple[str, ...]:

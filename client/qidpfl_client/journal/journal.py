@@ -30,9 +30,10 @@ PROVEN_DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """A task that this data set has joined, or is about to join. The token is a secret and is never shown.
+    """A task that this data set has joined, or is about to join. The tokens are secrets and are never shown.
 
-    `fingerprint` is that of the records with which the profile was made.
+    `fingerprint` is that of the records with which the profile was made. `next_token` is a new token that the client
+    has not used yet: until then both are kept.
     """
 
     task_id: str
@@ -46,6 +47,7 @@ class Membership:
     profile: str | None = None
     lifetime_rho: float | None = None
     fingerprint: str | None = None
+    next_token: str | None = None
 
     def __repr__(self) -> str:
         return f"Membership(task_id={self.task_id!r}, server={self.server!r}, client_id={self.client_id!r})"

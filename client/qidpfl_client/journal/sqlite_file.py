@@ -12,7 +12,7 @@ from qidpfl_shared.durable_files import create_folder
 
 from ..errors import JournalError
 
-VERSION = 3
+VERSION = 4
 _LIMITS_SINCE = 3
 SqlValue = str | int | float | bytes | None
 _SCHEMA = """
@@ -29,7 +29,8 @@ CREATE TABLE memberships (
     ordinal INTEGER,
     profile TEXT,
     lifetime_rho REAL,
-    fingerprint TEXT
+    fingerprint TEXT,
+    next_token TEXT
 );
 CREATE TABLE offers (
     task_id TEXT NOT NULL,
@@ -70,6 +71,7 @@ INSERT INTO limits (recorded_at, lifetime_rho)
     SELECT strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), lifetime_rho FROM
         (SELECT lifetime_rho FROM memberships ORDER BY rowid DESC LIMIT 1) WHERE lifetime_rho IS NOT NULL;
 """,
+    3: "ALTER TABLE memberships ADD COLUMN next_token TEXT;",
 }
 
 

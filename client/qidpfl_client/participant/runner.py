@@ -13,6 +13,7 @@ from ..errors import Unavailable, Unreachable
 from ..sdk.retries import Retries
 from .participant import IMMEDIATE_DELIVERY, DeliveryPolicy, RetryLater, TaskParticipant
 from .session import Enrolment
+from .token_rotation import TokenRotation
 
 # Few retries per call: the participant itself retries for minutes.
 SHORT_RETRIES = Retries(attempts=3, timeout_s=20.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.3)
@@ -91,6 +92,7 @@ def run_until_finished(
     first_contact_s: float,
     delivery: DeliveryPolicy = IMMEDIATE_DELIVERY,
     slots: bool = True,
+    rotation: TokenRotation | None = None,
 ) -> Announcement:
     """Join the task and answer every round until it has ended; returns the last announcement."""
     reconnect = ReconnectPolicy(patience_s=patience_s, first_contact_s=first_contact_s, report=enrolment.context.report)
@@ -102,6 +104,8 @@ def run_until_finished(
             if participant is None:
                 participant = TaskParticipant(enrolment.context, enrolment.join(), delivery=delivery, slots=slots)
                 reconnect.connected()
+            if rotation is not None:
+                rotation.rotate_if_due(enrolment.context.api, enrolment.context.journal)
             # After an outage, poll once without waiting: any answer ends the outage, news or not.
             end = participant.step(wait_s=0 if reconnect.is_disconnected else _LONG_POLL_S)
             reconnect.connected()

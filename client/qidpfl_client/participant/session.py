@@ -24,6 +24,7 @@ from ..owner import Owner, lowered
 from ..sdk.client import ModelCache, TaskApi
 from .data_source import DataSource, Learner, OpenData
 from .profile import check_presentable, check_records, histogram_in_words, make_profile
+from .token_rotation import settle_token
 from .verification import check_acceptable, check_device, check_spec, refusal_of_claim
 
 Report = Callable[[str], None]
@@ -70,7 +71,7 @@ class TaskSession:
 
 @dataclass(frozen=True, kw_only=True)
 class Enrolment:
-    """Joins one task with an enrolment code: the first of `codes` that no other client has used.
+    """Joins one task with the first of the enrolment `codes` that is free, or without one with the certificate.
 
     `ordinal` is the wanted place in a testbed. `moved` allows the coordinator to have another address than before.
     """
@@ -129,7 +130,7 @@ class Enrolment:
 
     def _read_task(self) -> Membership:
         api = self.context.api
-        view = api.task(code=self.codes[0])
+        view = api.task(code=self.codes[0] if self.codes else None)
         check_spec(spec=view.spec, digest=view.spec_digest)
         return Membership(
             task_id=api.task_id,
@@ -154,7 +155,7 @@ class Enrolment:
     def _enrolled(self, membership: Membership) -> Membership:
         api = self.context.api
         if membership.token is not None:
-            api.token = membership.token
+            membership = settle_token(api, self.context.journal)
             if membership.profile is None:
                 self._require_no_profile()
             return membership
@@ -174,11 +175,16 @@ class Enrolment:
         return True
 
     def _enrol(self, membership: Membership, ordinal: int | None) -> Membership:
-        answer = self._enrol_with_free_code(membership.enrolment_key, ordinal)
+        if self.codes:
+            answer = self._enrol_with_free_code(membership.enrolment_key, ordinal)
+        else:
+            answer = self.context.api.enrol_with_certificate(ordinal=ordinal)
         failpoint("client.enrolled")
         if answer.spec_digest != membership.spec_digest:
             raise UntrustedCoordinator("the task changed between reading it and enrolling")
-        membership = replace(membership, client_id=answer.client_id, token=answer.token, ordinal=answer.ordinal)
+        membership = replace(
+            membership, client_id=answer.client_id, token=answer.token, ordinal=answer.ordinal, next_token=None
+        )
         self.context.journal.save_membership(membership)
         return membership
 

@@ -5,6 +5,13 @@ from collections.abc import Iterator, Mapping
 
 import httpx
 
+from qidpfl_shared.protocol.credentials import (
+    CreatedOperatorToken,
+    CreateOperatorToken,
+    OperatorRole,
+    OperatorTokenInfo,
+    RotateOperatorToken,
+)
 from qidpfl_shared.protocol.messages import (
     ClientSummary,
     CreatedTask,
@@ -22,6 +29,8 @@ from .answers import LARGE
 from .credentials import checked_id
 from .retries import Retries
 from .transport import untrusted
+
+_TOKENS = "/v1/operator-tokens"
 
 
 class AdminApi(Interface):
@@ -139,6 +148,41 @@ class AdminApi(Interface):
         if (info.version, info.digest) != (0, digest_of(data)):
             raise untrusted(call, "a receipt for another model")
         return info
+
+    def create_token(
+        self, name: str, *, role: OperatorRole, task_id: str | None = None, valid_s: float | None = None
+    ) -> CreatedOperatorToken:
+        """Make a token for another operator. Only an admin of all tasks may.
+
+        The SDK never retries this call: if the answer is lost, so is its token. Revoke it and make another one.
+
+        Args:
+            name: whose token it is.
+            role: `OperatorRole.ADMIN` or `OperatorRole.VIEWER`.
+            task_id: the only task that the token is for; None: all tasks.
+            valid_s: the seconds until it expires; None: never.
+        """
+        request = CreateOperatorToken(name=name, role=role, task_id=task_id, valid_s=valid_s)
+        content = request.model_dump_json().encode()
+        call = self._call("POST", _TOKENS, content=content, headers=JSON, expected=(201,), repeatable=False)
+        return self._send(call).read(CreatedOperatorToken)
+
+    def tokens(self) -> list[OperatorTokenInfo]:
+        """All tokens of operators, also revoked ones; never the tokens themselves."""
+        return self._send(self._call("GET", _TOKENS, limit=LARGE)).read_list(OperatorTokenInfo)
+
+    def revoke_token(self, token_id: str) -> None:
+        """Revoke the token of an operator, at once on this coordinator and within about a second on others."""
+        self._send(self._call("DELETE", f"{_TOKENS}/{checked_id(token_id, of='token')}", expected=(204,)))
+
+    def rotate_token(self, token_id: str, *, overlap_s: float = 3600.0) -> CreatedOperatorToken:
+        """Replace the token of an operator. The old one stays valid for `overlap_s` seconds.
+
+        A repeat after a lost answer is harmless: the old token stays the one that was in use.
+        """
+        content = RotateOperatorToken(overlap_s=overlap_s).model_dump_json().encode()
+        path = f"{_TOKENS}/{checked_id(token_id, of='token')}/rotate"
+        return self._send(self._call("POST", path, content=content, headers=JSON)).read(CreatedOperatorToken)
 
     def events(self, task_id: str, *, after: int = 0) -> Iterator[Event]:
         """The events of a task as they happen, until it has ended. Reconnects after a lost connection."""

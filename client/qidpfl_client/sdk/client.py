@@ -12,6 +12,7 @@ from typing import Unpack
 
 import httpx
 
+from qidpfl_shared.protocol.credentials import CertificateEnrolment, NewClientToken
 from qidpfl_shared.protocol.fields import Message
 from qidpfl_shared.protocol.ledger import Ledger
 from qidpfl_shared.protocol.messages import (
@@ -88,7 +89,7 @@ class TaskApi(Interface):
         self._token = None if token is None else checked_token(token)
 
     def task(self, *, code: str | None = None) -> TaskView:
-        """The task with its spec. Before enrolment, pass the enrolment code.
+        """The task with its spec. Before enrolment, pass the enrolment code, unless the connection has a certificate.
 
         Raises:
             UntrustedCoordinator: the spec differs from the first one that this instance has seen.
@@ -118,6 +119,31 @@ class TaskApi(Interface):
         self._pin(call, answer.spec_digest)
         self._token = answer.token
         return answer
+
+    def enrol_with_certificate(self, *, ordinal: int | None = None) -> EnrolAnswer:
+        """Become a client of the task with the certificate of the connection, instead of an enrolment code.
+
+        A certificate has one place in a task. The instance uses the new token from now on. The coordinator accepts it
+        only on connections with this certificate. A repeat before the first use of the token returns the same client
+        with a fresh token.
+
+        Args:
+            ordinal: the wanted place in a testbed.
+        """
+        call = self._json("POST", "/clients/certificate", CertificateEnrolment(ordinal=ordinal), token=None)
+        call = replace(call, expected=(201,))
+        answer = self._send(call).read(EnrolAnswer)
+        self._pin(call, answer.spec_digest)
+        self._token = answer.token
+        return answer
+
+    def next_token(self) -> str:
+        """A new token for this client. The instance keeps the current one.
+
+        Store the new token durably, then set `token` to it. Its first use revokes the current one; until then both are
+        valid, and a repeat of this call replaces the new one.
+        """
+        return self._send(self._mine("POST", "/clients/me/token")).read(NewClientToken).token
 
     def store_profile(self, profile: Profile) -> None:
         """Send the profile. It cannot change afterwards; a repeat must send the same one."""

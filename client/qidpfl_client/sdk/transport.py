@@ -32,6 +32,7 @@ from ..errors import (
 from .answers import SMALL, NotValid, parse, parse_list, problem_members
 from .deadlines import TOO_SLOW, bounded, call_deadline, deadline_is_over
 from .retries import NO_RETRIES, Retries, retry_after_s
+from .tls import TlsFiles
 
 # The slowest accepted transfer: a call must end within the timeout plus its bytes, sent and received, at this rate.
 _SLOWEST_BYTES_PER_S = 16 << 10
@@ -48,7 +49,14 @@ _ERRORS: Mapping[int, type[ApiError]] = {
 Value = TypeVar("Value")
 
 
-def connect(url: str, *, insecure: bool = False, timeout_s: float = _TIMEOUT_S, connections: int = 10) -> httpx.Client:
+def connect(
+    url: str,
+    *,
+    insecure: bool = False,
+    timeout_s: float = _TIMEOUT_S,
+    connections: int = 10,
+    tls: TlsFiles | None = None,
+) -> httpx.Client:
     """An HTTP client for one coordinator. It verifies certificates, follows no redirects and keeps no cookies.
 
     Proxies and certificates of the environment are used for https only: over plain http a proxy could read the token.
@@ -59,9 +67,10 @@ def connect(url: str, *, insecure: bool = False, timeout_s: float = _TIMEOUT_S, 
         timeout_s: the timeout of each read and write. A whole call may take this time, plus the wait of a long poll,
             plus the time of its largest answer at the slowest accepted rate.
         connections: the largest number of open connections; each long poll needs one.
+        tls: the certificate of this client, or the CA of the coordinator; for https only.
 
     Raises:
-        Misconfigured: the address is not a usable URL.
+        Misconfigured: the address is not a usable URL, or a file of `tls` cannot be used.
         InsecureTransport: plain http to another machine, without `insecure`.
 
     >>> with connect("https://coordinator.example:8443") as http:
@@ -71,9 +80,12 @@ def connect(url: str, *, insecure: bool = False, timeout_s: float = _TIMEOUT_S, 
     address = _address(url)
     if address.scheme == "http" and not insecure and not _is_loopback(address.host):
         raise InsecureTransport(f"plain http to {address.host}: others could read tokens and updates; use https")
+    if tls is not None and address.scheme != "https":
+        raise Misconfigured("certificates need an address with https")
     return bounded(
         httpx.Client(
             base_url=address,
+            verify=True if tls is None else tls.context(),
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0)),
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
             follow_redirects=False,

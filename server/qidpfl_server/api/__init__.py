@@ -2,7 +2,8 @@
 
 app            `create_app` builds the application
 context        what all routes share
-auth           roles and tokens
+auth           roles, tokens and certificates
+security_headers   headers of every answer
 errors         every error as problem+json
 openapi, json  the OpenAPI document, strict JSON bodies
 uploads        vectors in request bodies, streamed to disk

@@ -20,7 +20,7 @@ from .context import Context
 from .limits import RequestLimits
 from .metrics import Metrics
 from .openapi import DocumentedApp
-from .routes import clients, models, operations, rounds, tasks
+from .routes import clients, models, operations, rounds, tasks, tokens
 
 _DESCRIPTION = """The server pays clients for their privacy budget and trains one model with them.
 
@@ -82,12 +82,13 @@ def create_app(
     )
     errors.install(app)
     # Routes match in this order: `/clients/me` before `/clients/{client_id}`, `/rounds/current` before a number.
-    for router in (clients.router, rounds.router, models.router, tasks.router, operations.router):
+    for router in (clients.router, rounds.router, models.router, tasks.router, tokens.router, operations.router):
         app.include_router(router)
     app.add_middleware(
         RequestLimits,
         metrics=metrics,
         secrets=secrets,
+        callers=app.state.callers,
         max_requests=settings.max_requests,
         max_requests_per_client=settings.max_requests_per_client,
     )

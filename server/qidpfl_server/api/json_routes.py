@@ -36,7 +36,7 @@ class StrictJsonRoute(APIRoute):
                 raise HTTPException(415)
             if needs_caller:
                 # FastAPI would read and parse the body of an outsider first.
-                await identify(await get_context(request), request.app.state.callers, await bearer(request))
+                await identify(request, await get_context(request), request.app.state.callers, await bearer(request))
             return await handle(StrictRequest(request.scope, request.receive))
 
         return handle_strictly

@@ -13,6 +13,7 @@ from qidpfl_shared.protocol.errors import ErrorCode
 
 from ..identifiers import new_request_id, same_secret
 from ..ops.tokens import Secrets
+from .auth import CallerCache
 from .errors import problem_response
 from .json import json_limits
 from .metrics import Metrics
@@ -53,11 +54,19 @@ class RequestLimits:
     """ASGI middleware without a request object, so that it does not buffer bodies and streams."""
 
     def __init__(
-        self, app: ASGIApp, *, metrics: Metrics, secrets: Secrets, max_requests: int, max_requests_per_client: int
+        self,
+        app: ASGIApp,
+        *,
+        metrics: Metrics,
+        secrets: Secrets,
+        callers: CallerCache,
+        max_requests: int,
+        max_requests_per_client: int,
     ) -> None:
         self._app = app
         self._metrics = metrics
-        self._operators = (secrets.admin, secrets.viewer)
+        self._secrets = secrets
+        self._callers = callers
         self._limits = {
             Lane.HEALTH: _RESERVED_REQUESTS,
             Lane.OPERATOR: _RESERVED_REQUESTS,
@@ -98,9 +107,17 @@ class RequestLimits:
         if scope["path"] in HEALTH_PATHS:
             return RequestKind(Lane.HEALTH, False, token)
         text = None if token is None else token.decode("latin-1")
-        if text is not None and any(same_secret(text, secret) for secret in self._operators):
+        if text is not None and self._is_operator(text):
             return RequestKind(Lane.OPERATOR, is_long_poll, token)
         return RequestKind(Lane.CLIENT, is_long_poll, token)
+
+    def _is_operator(self, token: str) -> bool:
+        """Whether this is a static token, or that of a known operator of all tasks.
+
+        An operator of one task counts as a client: such tokens cannot fill the lane of the others.
+        """
+        secrets = (self._secrets.admin, self._secrets.viewer)
+        return any(same_secret(token, secret) for secret in secrets) or self._callers.was_operator(token)
 
     def _is_full(self, kind: RequestKind) -> bool:
         if kind.caller is not None and self._by_caller.get(kind.caller, 0) >= self._per_client:

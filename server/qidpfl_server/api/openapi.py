@@ -3,14 +3,24 @@
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE
+
+from .security_headers import SecurityHeaders
 
 _JSON = "application/json"
 
 
 class DocumentedApp(FastAPI):
-    """Moves error models to problem+json: FastAPI puts them under the media type of a success."""
+    """Adds security headers, and moves error models to problem+json in the document.
+
+    FastAPI puts error models under the media type of a success.
+    """
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Outside of all other middleware, so that the answer to an unexpected error has the headers too."""
+        return SecurityHeaders(super().build_middleware_stack())
 
     def openapi(self) -> dict[str, Any]:
         """The document; it is built once."""

@@ -1,4 +1,4 @@
-"""The commands of the server: serve, audit, export and backup; `tasks` is in a module of its own."""
+"""The commands of the server: serve, audit, export and backup; `tasks` and `tokens` have modules of their own."""
 
 import os
 import sys
@@ -28,11 +28,14 @@ from ..service.tasks import task_spec
 from ..settings import Settings
 from ..store.store import Store
 from .options import Rules, Where, guarded, located
-from .serve import check_tls, ensure_task, serve
+from .serve import ensure_task, serve
 from .tasks import Overrides, TaskName, parsed_overrides, task_named, tasks_app, valid_name
+from .tls import ClientCertificates, check_tls
+from .tokens import tokens_app
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="The QI-DPFL coordinator.")
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(tokens_app, name="tokens")
 console = Console()
 
 Preset = Annotated[str | None, typer.Option(help="create a task of this preset if it does not exist, e.g. digits")]
@@ -51,6 +54,21 @@ def serve_command(
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="certificate file for https  [env: QIDPFL_TLS_CERT]")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="key file for https  [env: QIDPFL_TLS_KEY]")] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option(help="CA file of the clients' certificates, for mutual TLS  [env: QIDPFL_TLS_CLIENT_CA]"),
+    ] = None,
+    tls_client_certs: Annotated[
+        ClientCertificates | None,
+        typer.Option(help="whether every connection needs a certificate  [env: QIDPFL_TLS_CLIENT_CERTS]"),
+    ] = None,
+    certificate_tasks: Annotated[
+        str | None,
+        typer.Option(
+            help="names of tasks, with commas, or *: there a certificate replaces the enrolment code"
+            "  [env: QIDPFL_CERTIFICATE_TASKS]"
+        ),
+    ] = None,
     preset: Preset = None,
     task: Annotated[str | None, typer.Option(help="the name of that task  [default: the preset's]")] = None,
     overrides: Overrides = "{}",
@@ -81,7 +99,8 @@ def serve_command(
 ) -> None:
     """Run the coordinator.
 
-    SIGTERM or Ctrl-C stops it. Everything that it has acknowledged also survives a kill.
+    SIGTERM or Ctrl-C stops it. Everything that it has acknowledged also survives a kill. SIGHUP reads the token files
+    and the certificate again.
 
     With --preset it creates a task, unless a task of this name exists in any state, and writes its enrolment codes to
     TASK.code in the state folder or in --code-dir, one per line. All other settings are environment variables: see
@@ -92,6 +111,9 @@ def serve_command(
         port=port,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        tls_client_ca=tls_client_ca,
+        tls_client_certs=None if tls_client_certs is None else tls_client_certs.value,
+        certificate_tasks=certificate_tasks,
         data_dir=data_dir,
         code_dir=code_dir,
         results_dir=results_dir,

@@ -1,5 +1,6 @@
 """uvicorn's HTTP protocol with the limits that uvicorn does not have: time, size of the header, waiting requests."""
 
+import hashlib
 from asyncio import TimerHandle
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +11,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from qidpfl_shared.protocol.errors import ErrorCode
 
+from ..api.auth import CERTIFICATE
 from ..api.errors import problem_response
 from ..api.limits import REQUEST_ID_HEADER, RESERVED, UPLOAD_PATHS
+from ..api.security_headers import refusal_headers
 from ..identifiers import new_request_id
 from ..logs import LimitedLog
 from .connections import Slot
@@ -57,9 +60,11 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._reading: _HeldFlow
         self._running: Any = None
         self._refusal: ErrorCode | None = None
+        self._certificate: str | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._certificate = _fingerprint(transport)
         self.flow = self._reading = _HeldFlow(transport)
         self._read_at_once(_READ_BYTES)
         self.slot.on_close(transport.abort)
@@ -137,6 +142,8 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._request.end_header(length)
         if length > _READ_BYTES:
             self._read_at_once(_BODY_READ_BYTES)
+        if self._certificate is not None:
+            self.scope[CERTIFICATE] = self._certificate  # type: ignore[literal-required]
         if self.slot.reserved:
             self.scope[RESERVED] = True  # type: ignore[literal-required]
             self.cycle.keep_alive = False
@@ -206,7 +213,8 @@ class DeadlineProtocol(HttpToolsProtocol):
             return
         request_id = new_request_id()
         _log.warning("malformed_request", code=code.value, client=self.client and self.client[0], request_id=request_id)
-        self.transport.write(refusal(code, request_id=request_id, headers=self.server_state.default_headers))
+        headers, https = self.server_state.default_headers, self.scheme == "https"
+        self.transport.write(refusal(code, request_id=request_id, headers=headers, https=https))
         self.transport.close()
 
     # --- time --------------------------------------------------------------------------------------------------------
@@ -249,6 +257,13 @@ class DeadlineProtocol(HttpToolsProtocol):
             self._refuse(ErrorCode.REQUEST_TIMEOUT)
         elif not self.transport.is_closing():
             self.transport.close()
+
+
+def _fingerprint(transport: Any) -> str | None:
+    """The SHA-256 of the client's certificate, which the TLS handshake has verified; None without one."""
+    connection = transport.get_extra_info("ssl_object")
+    certificate = None if connection is None else connection.getpeercert(binary_form=True)
+    return None if certificate is None else hashlib.sha256(certificate).hexdigest()
 
 
 class _RequestBytes:
@@ -317,12 +332,14 @@ def refusal(
     request_id: str | None = None,
     retry_after_s: int | None = None,
     headers: Sequence[tuple[bytes, bytes]] = (),
+    https: bool = False,
 ) -> bytes:
     """The whole answer to a request that does not reach the application; the connection is closed after it."""
     answer = problem_response(code, retry_after_s=retry_after_s)
     all_headers = [
         *headers,
         *answer.raw_headers,
+        *refusal_headers(https=https),
         (REQUEST_ID_HEADER, (request_id or new_request_id()).encode()),
         (b"connection", b"close"),
     ]

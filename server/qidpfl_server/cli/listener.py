@@ -59,9 +59,16 @@ class Listener:
         self.sockets = sockets
         self._connections = connections
         self._make_protocol = make_protocol
-        self._tls: dict[str, Any] = {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": handshake_timeout_s}
+        self._handshake_timeout_s = handshake_timeout_s
+        self._tls: dict[str, Any] = {}
+        if tls is not None:
+            self.use_tls(tls)
         self._loop = asyncio.get_running_loop()
         self._starting: set[asyncio.Task[None]] = set()
+
+    def use_tls(self, context: ssl.SSLContext) -> None:
+        """Set up connections with these TLS settings from now on."""
+        self._tls = {"ssl": context, "ssl_handshake_timeout": self._handshake_timeout_s}
 
     def start(self) -> None:
         """Accept connections from now on."""
@@ -115,7 +122,9 @@ class Listener:
         protocol.slot = slot
         try:
             await self._loop.connect_accepted_socket(lambda: protocol, connection, **self._tls)
-        except (OSError, TimeoutError, asyncio.CancelledError):
+        except (OSError, TimeoutError, asyncio.CancelledError) as error:
+            if isinstance(error, ssl.SSLCertVerificationError):
+                _log.warning("certificate_refused", reason=error.verify_message)
             slot.release()
             connection.close()
 

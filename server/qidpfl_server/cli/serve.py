@@ -40,6 +40,7 @@ from .connections import ConnectionLimits, Connections, limits_within, raise_fil
 from .http_protocol import DeadlineProtocol, protocol_with
 from .listener import Listener, bound_sockets
 from .progress import is_shown, show_progress
+from .tls import client_certificates, reload_on_hangup
 
 _log = structlog.get_logger()
 _M_ARENA_MAX = -8
@@ -88,25 +89,6 @@ def ensure_task(
             return False
         raise
     return True
-
-
-def check_tls(settings: Settings) -> None:
-    """Raise if only one TLS file is set, or if the files are missing or invalid."""
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise CoordinatorError("set both tls_cert and tls_key, or none of them")
-    for path in (settings.tls_cert, settings.tls_key):
-        if path is not None and not path.is_file():
-            raise CoordinatorError(f"{path} is not a file")
-    if settings.tls_cert is not None:
-        try:
-            # Without this argument OpenSSL would ask for a password on a terminal that a service does not have.
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")
-        except ssl.SSLError as error:
-            raise CoordinatorError(
-                f"{settings.tls_cert} and {settings.tls_key} are not a certificate and its key, in PEM and without"
-                f" password ({error.reason or error})"
-            ) from error
 
 
 def serve(
@@ -176,8 +158,10 @@ async def _serve(
         timeout_keep_alive=30,
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
+        **client_certificates(settings),
     )
     server = _Server(config, notifier, _connection_limits(settings))
+    reload_on_hangup(settings, secrets, config, server.use_tls)
     beside = [asyncio.create_task(_stop_when_finished(server, store))] if exit_when_finished else []
     beside += [asyncio.create_task(show_progress(store))] if is_shown(settings.log_format) else []
     await server.serve()
@@ -193,6 +177,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._notifier = notifier
         self._limits = limits
+        self._listener: Listener | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As in uvicorn, with a listener instead of a server of asyncio."""
@@ -205,7 +190,7 @@ class _Server(uvicorn.Server):
             logging.getLogger("uvicorn.error").error(str(error))
             await self.lifespan.shutdown()
             sys.exit(STARTUP_FAILURE)
-        listener = Listener(
+        self._listener = listener = Listener(
             sockets,
             Connections(self._limits),
             self._new_protocol,
@@ -223,6 +208,12 @@ class _Server(uvicorn.Server):
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return protocol
+
+    def use_tls(self, context: ssl.SSLContext) -> None:
+        """Set up further connections with these TLS settings."""
+        self.config.ssl = context
+        if self._listener is not None:
+            self._listener.use_tls(context)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._notifier.close()

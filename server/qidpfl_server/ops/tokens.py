@@ -11,13 +11,19 @@ from ..errors import DamagedState
 from ..identifiers import new_secret
 
 
-@dataclass(frozen=True)
+@dataclass
 class Secrets:
-    """The tokens of the two roles of the operator."""
+    """The two static tokens of the operator. They change when the server reads their files again."""
 
     admin: str
     viewer: str
     created: tuple[Path, ...] = ()
+
+    def replace(self, other: "Secrets") -> list[str]:
+        """Take over the tokens of another reading; the roles whose tokens have changed."""
+        changed = [role for role in ("admin", "viewer") if getattr(self, role) != getattr(other, role)]
+        self.admin, self.viewer, self.created = other.admin, other.viewer, other.created
+        return changed
 
 
 def load_secrets(folder: Path) -> Secrets:

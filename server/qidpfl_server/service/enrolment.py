@@ -25,6 +25,13 @@ def enrol(tx: Transaction, task_id: str, request: EnrolRequest, now: Micros) -> 
     code_hash, key_hash = hash_secret(request.enrolment_code), hash_secret(request.enrolment_key)
     if tx.tasks.task_of_code(code_hash) != task_id:
         raise RequestRefused(ErrorCode.UNAUTHENTICATED)
+    return admit(tx, task_id, key_hash=key_hash, code_hash=code_hash, ordinal=request.ordinal, now=now)
+
+
+def admit(
+    tx: Transaction, task_id: str, *, key_hash: str, code_hash: str | None = None, ordinal: int | None, now: Micros
+) -> EnrolAnswer:
+    """Give a client with valid credentials its place and a token. `code_hash` is None for a certificate."""
     task = get_task_for_update(tx, task_id)
     _require_enrolling(task)
     token = new_secret()
@@ -34,9 +41,9 @@ def enrol(tx: Transaction, task_id: str, request: EnrolRequest, now: Micros) -> 
             raise RequestRefused(ErrorCode.ALREADY_ENROLLED)
         client = known
     else:
-        ordinal = _free_ordinal(tx, task, request.ordinal, now)
+        ordinal = _free_ordinal(tx, task, ordinal, now)
         client = Client(client_id=new_id(), task_id=task_id, ordinal=ordinal, state=ClientState.ENROLLED)
-        if not tx.tasks.use_code(code_hash, client.client_id):
+        if code_hash is not None and not tx.tasks.use_code(code_hash, client.client_id):
             raise RequestRefused(ErrorCode.CODE_USED)
         tx.clients.insert(client, key_hash=key_hash, token_hash=hash_secret(token), at=now)
         tx.tasks.note_enrolment(task_id, now)
@@ -124,6 +131,7 @@ def revoke_client(tx: Transaction, task_id: str, client_id: str, now: Micros) ->
     tx.events.add(task_id, "client.revoked", at=now, detail=f"ordinal {client.ordinal}")
     # The server forgets this secret at once, so that no token opens the account again.
     tx.clients.set_token(client_id, hash_secret(new_secret()))
+    tx.credentials.drop_pending(client_id)
     tx.touch(task_id)
 
 

@@ -93,6 +93,34 @@ clients = Table(
     UniqueConstraint("task_id", "client_id"),
 )
 
+# What a client has beside its token: the next token until its first use, and the certificate that it enrolled with.
+client_credentials = Table(
+    "client_credentials",
+    metadata,
+    Column("client_id", String(64), ForeignKey("clients.client_id"), primary_key=True),
+    Column("task_id", String(64), ForeignKey("tasks.task_id"), nullable=False),
+    Column("pending_hash", String(64), unique=True),
+    Column("certificate", String(64)),
+    UniqueConstraint("task_id", "certificate"),
+)
+
+operator_tokens = Table(
+    "operator_tokens",
+    metadata,
+    Column("token_id", String(64), primary_key=True),
+    Column("name", String(200), nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("task_id", String(64), ForeignKey("tasks.task_id")),
+    Column("token_hash", String(64), nullable=False, unique=True),
+    Column("token_used", Boolean, nullable=False, default=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger),
+    Column("revoked_at", BigInteger),
+    Column("rotated_at", BigInteger),
+    Column("previous_hash", String(64), unique=True),
+    Column("previous_until", BigInteger),
+)
+
 models = Table(
     "models",
     metadata,

@@ -146,11 +146,12 @@ class Store:
         batch = [request for request in requests if request.answer.set_running_or_notify_cancel()]
         outcomes: list[tuple[_Request, Any]] = []
         touched: set[str] = set()
+        counted = False
         try:
             with self.engine.begin() as connection:
                 transaction = Transaction(connection, self.blobs)
                 for group in _grouped(batch):
-                    before = set(transaction.touched)
+                    before = set(transaction.touched), transaction.changes_tokens
                     try:
                         with connection.begin_nested():
                             if (round_key := group[0].round_key) is None:
@@ -158,14 +159,15 @@ class Store:
                             else:
                                 results = group[0].work(transaction, *round_key, [request.item for request in group])
                     except Exception as error:
-                        transaction.touched = before
+                        transaction.touched, transaction.changes_tokens = before
                         results = [translated(error)] * len(group)
                     outcomes += zip(group, results, strict=True)
                 self._finish(transaction)
                 touched = transaction.touched
-                self.local_commits += bool(touched)
+                counted = transaction.is_counted
+                self.local_commits += counted
         except Exception as error:
-            self.local_commits -= bool(touched)
+            self.local_commits -= counted
             failure = translated(error)
             if not isinstance(failure, CoordinatorError):
                 # Clients read this text, so it does not name the file of an error of the disk.
@@ -188,7 +190,7 @@ class Store:
                 last_part(transaction)
         if transaction.published:
             self.blobs.sync_names()
-        if transaction.touched:
+        if transaction.is_counted:
             transaction.count_commit()
 
 

@@ -5,6 +5,7 @@ from sqlalchemy import Connection, select, text
 from . import schema
 from .blobs import Blobs, StagedBlob
 from .repositories.clients import ClientRows
+from .repositories.credentials import ClientCredentialRows, OperatorTokenRows
 from .repositories.events import EventRows
 from .repositories.payments import PaymentRows
 from .repositories.rounds import RoundRows
@@ -19,15 +20,27 @@ class Transaction:
         self.blobs = blobs
         self.touched: set[str] = set()
         self.published = False
+        self.changes_tokens = False
         self.tasks = TaskRows(connection)
         self.clients = ClientRows(connection)
         self.rounds = RoundRows(connection)
         self.payments = PaymentRows(connection)
         self.events = EventRows(connection)
+        self.operator_tokens = OperatorTokenRows(connection)
+        self.credentials = ClientCredentialRows(connection)
 
     def touch(self, task_id: str) -> None:
         """Record that this transaction changes a task. The commit wakes the requests that wait for it."""
         self.touched.add(task_id)
+
+    def touch_tokens(self) -> None:
+        """Record that this transaction changes tokens of no task. Other processes then drop their cached callers."""
+        self.changes_tokens = True
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether other processes must notice this transaction."""
+        return bool(self.touched) or self.changes_tokens
 
     def publish(self, blob: StagedBlob) -> None:
         """Give a blob its name. The commit makes the name durable."""

@@ -41,6 +41,7 @@ class ErrorCode(StrEnum):
     TASK_EXISTS = "task_exists", 409, "Another task has this name"
     ALREADY_ENROLLED = "already_enrolled", 409, "The client of this enrolment key has already used its token"
     CODE_USED = "code_used", 409, "This single-use enrolment code has been used"
+    TOKEN_REVOKED = "token_revoked", 409, "The token is revoked or has expired"
     ORDINAL_TAKEN = "ordinal_taken", 409, "Another client has this ordinal"
     MODEL_FROZEN = "model_frozen", 409, "Rounds have been announced with another first model"
     PROFILE_FROZEN = "profile_frozen", 409, "A different profile is already stored"

@@ -68,8 +68,8 @@ def test_a_store_from_before_rounds_were_timed_goes_on(opened: Open, store_url: 
         for column in TIMINGS:
             connection.execute(text(f"ALTER TABLE rounds DROP COLUMN {column}"))
         connection.execute(text("ALTER TABLE clients DROP COLUMN token_used"))
-        connection.execute(text("DROP TABLE blob_folder"))
-        connection.execute(text("DROP TABLE escrow_settlements"))
+        for table in ("blob_folder", "escrow_settlements", "client_credentials", "operator_tokens"):
+            connection.execute(text(f"DROP TABLE {table}"))
         for table, column in LATER_COLUMNS:
             connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))

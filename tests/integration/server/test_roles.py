@@ -28,15 +28,21 @@ from support.coordinators import ScriptedClient, running
 pytestmark = pytest.mark.live
 
 WINDOWS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
-ROLES = ("nobody", "wrong token", "revoked token", "enrolment code", "client", "client elsewhere", "viewer", "admin")
+ROLES = (
+    *("nobody", "wrong token", "revoked token", "enrolment code", "client", "client elsewhere", "viewer", "admin"),
+    *("revoked operator", "expired operator", "viewer of task", "admin of task", "admin elsewhere", "second admin"),
+)
 PROFILE = {"label_counts": [11] * 10, "size": 110, "privacy_value": 1.0, "histogram_rho": 0.1}
 TASK = "/v1/tasks/{task_id}"
 
-OPEN = (200,) * 8
-ADMIN = (401, 401, 401, 403, 403, 403, 403, 200)
-OPERATOR = (401, 401, 401, 403, 403, 403, 200, 200)
-READER = (401, 401, 401, 403, 200, 403, 200, 200)
-PARTICIPANT = (401, 401, 401, 403, 200, 403, 403, 403)
+OPEN = (200,) * 14
+GLOBAL_ADMIN = (401, 401, 401, 403, 403, 403, 403, 200, 401, 401, 403, 403, 403, 200)
+ADMIN = (401, 401, 401, 403, 403, 403, 403, 200, 401, 401, 403, 200, 403, 200)
+OPERATOR = (401, 401, 401, 403, 403, 403, 200, 200, 401, 401, 200, 200, 403, 200)
+ANY_OPERATOR = (401, 401, 401, 403, 403, 403, 200, 200, 401, 401, 200, 200, 200, 200)
+READER = (401, 401, 401, 403, 200, 403, 200, 200, 401, 401, 200, 200, 403, 200)
+TASK_CALLER = (401, 401, 401, 200, 200, 403, 200, 200, 401, 401, 200, 200, 403, 200)
+PARTICIPANT = (401, 401, 401, 403, 200, 403, 403, 403, 401, 401, 403, 403, 403, 403)
 
 
 def _with(statuses: tuple[int, ...], granted: int) -> tuple[int, ...]:
@@ -52,12 +58,16 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/openapi.json"): OPEN,
     ("GET", "/docs"): OPEN,
     ("GET", "/docs/oauth2-redirect"): OPEN,
-    ("POST", "/v1/tasks"): _with(ADMIN, 409),
-    ("GET", "/v1/tasks"): OPERATOR,
+    ("POST", "/v1/tasks"): _with(GLOBAL_ADMIN, 409),
+    ("GET", "/v1/tasks"): ANY_OPERATOR,
+    ("POST", "/v1/operator-tokens"): _with(GLOBAL_ADMIN, 404),
+    ("GET", "/v1/operator-tokens"): GLOBAL_ADMIN,
+    ("DELETE", "/v1/operator-tokens/{token_id}"): _with(GLOBAL_ADMIN, 404),
+    ("POST", "/v1/operator-tokens/{token_id}/rotate"): _with(GLOBAL_ADMIN, 404),
     ("POST", f"{TASK}/start"): ADMIN,
     ("POST", f"{TASK}/resume"): ADMIN,
     ("POST", f"{TASK}/stop"): ADMIN,
-    ("GET", TASK): (401, 401, 401, 200, 200, 403, 200, 200),
+    ("GET", TASK): TASK_CALLER,
     ("GET", f"{TASK}/models"): READER,
     ("GET", f"{TASK}/models/{{version}}"): READER,
     ("PUT", f"{TASK}/models/0"): _with(ADMIN, 422),
@@ -67,7 +77,10 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", f"{TASK}/clients"): OPERATOR,
     ("DELETE", f"{TASK}/clients/{{client_id}}"): _with(ADMIN, 404),
     # Here the code in the body counts, and no token.
-    ("POST", f"{TASK}/clients"): (409,) * 8,
+    ("POST", f"{TASK}/clients"): (409,) * 14,
+    # Here the certificate of the connection counts, and no token.
+    ("POST", f"{TASK}/clients/certificate"): (401,) * 14,
+    ("POST", f"{TASK}/clients/me/token"): PARTICIPANT,
     ("PUT", f"{TASK}/clients/me/profile"): _with(PARTICIPANT, 204),
     ("GET", f"{TASK}/clients/me/selection"): PARTICIPANT,
     ("GET", f"{TASK}/clients/me/ledger"): PARTICIPANT,
@@ -137,6 +150,7 @@ def _staged(url: str, state_dir: Path, log: Path) -> Stage:
         client.profile().raise_for_status()
     tokens |= {"wrong token": "x" * 43, "enrolment code": first.code}
     tokens |= {"client": first.token, "client elsewhere": elsewhere.token}
+    tokens |= _operators(url, tokens["admin"], first.task_id, elsewhere.task_id)
     return Stage(url, state_dir, log, clients, elsewhere, tokens)
 
 
@@ -147,6 +161,26 @@ def _task(url: str, admin: str, name: str) -> list[ScriptedClient]:
     made = httpx.post(f"{url}/v1/tasks", json=body, headers=headers, timeout=60).raise_for_status().json()
     code = made["enrolment_codes"][0]
     return [ScriptedClient(url, made["task"]["task_id"], code, f"key-of-client-{name}-{n}") for n in range(3)]
+
+
+def _operators(url: str, admin: str, task_id: str, other_task_id: str) -> dict[str, str]:
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {admin}"}, timeout=60) as http:
+
+        def made(role: str, task_id: str | None = None, valid_s: float | None = None) -> dict[str, Any]:
+            body = {"name": "someone", "role": role, "task_id": task_id, "valid_s": valid_s}
+            answer: dict[str, Any] = http.post("/v1/operator-tokens", json=body).raise_for_status().json()
+            return answer
+
+        revoked = made("admin")
+        http.delete(f"/v1/operator-tokens/{revoked['info']['token_id']}").raise_for_status()
+        return {
+            "revoked operator": revoked["token"],
+            "expired operator": made("admin", valid_s=1e-6)["token"],
+            "viewer of task": made("viewer", task_id)["token"],
+            "admin of task": made("admin", task_id)["token"],
+            "admin elsewhere": made("admin", other_task_id)["token"],
+            "second admin": made("admin")["token"],
+        }
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -181,10 +215,15 @@ def test_a_route_answers_each_role_as_the_table_says(stage: Stage, method: str, 
     # Stopping is tried on the task that nothing else is tried on.
     task_id = stage.elsewhere.task_id if path.endswith("/stop") else stage.task_id
     concrete = path.replace("{task_id}", task_id).replace("{version}", "0")
-    concrete = concrete.replace("{round_number}", "1").replace("{client_id}", "nobody")
+    concrete = concrete.replace("{round_number}", "1").replace("{client_id}", "nobody").replace("{token_id}", "0" * 24)
+    swapped = {"admin of task": "admin elsewhere", "admin elsewhere": "admin of task"}
+    roles = swapped if path.endswith("/stop") else {}
     enrolment = {"enrolment_code": stage.tokens["enrolment code"], "enrolment_key": "key-of-a-late-client"}
     bodies: dict[str, Any] = {
         "/v1/tasks": {"name": "here", "preset": "digits"},
+        "/v1/operator-tokens": {"name": "x", "role": "viewer", "task_id": "0" * 24},
+        "/v1/operator-tokens/{token_id}/rotate": {},
+        f"{TASK}/clients/certificate": {},
         f"{TASK}/clients": enrolment,
         f"{TASK}/clients/me/profile": PROFILE,
         f"{TASK}/rounds/{{round_number}}/budget": {"decline": True, "reason": "only asking"},
@@ -192,7 +231,7 @@ def test_a_route_answers_each_role_as_the_table_says(stage: Stage, method: str, 
     options = {"json": bodies[path]} if path in bodies and method != "GET" else {}
     found = {}
     for role in ROLES:
-        answer = stage.request(role, method, concrete, **options)
+        answer = stage.request(roles.get(role, role), method, concrete, **options)
         found[role] = answer.status_code
         assert answer.status_code < 400 or answer.headers["Content-Type"] == "application/problem+json"
     assert found == dict(zip(ROLES, TABLE[method, path], strict=True))
@@ -200,18 +239,24 @@ def test_a_route_answers_each_role_as_the_table_says(stage: Stage, method: str, 
 
 def test_missing_wrong_and_revoked_credentials_get_the_same_answer(stage: Stage) -> None:
     answers = set()
-    for role in ("nobody", "wrong token", "revoked token"):
+    for role in ("nobody", "wrong token", "revoked token", "revoked operator", "expired operator"):
         headers = {"Authorization": f"Bearer {stage.tokens[role]}"} if role in stage.tokens else {}
         answer = httpx.get(f"{stage.url}/v1/tasks/{stage.task_id}", headers=headers, timeout=60)
         answers.add((answer.status_code, answer.content, answer.headers["WWW-Authenticate"]))
     assert len(answers) == 1
 
 
-def test_a_task_that_is_not_there_looks_like_a_foreign_one_to_clients(stage: Stage) -> None:
+def test_a_token_for_one_task_lists_this_task_only(stage: Stage) -> None:
+    listed = json.loads(stage.text("viewer of task", "/v1/tasks"))
+    assert [task["task_id"] for task in listed] == [stage.task_id]
+
+
+@pytest.mark.parametrize("role", ["client", "viewer of task", "admin of task"])
+def test_a_task_that_is_not_there_looks_like_a_foreign_one(stage: Stage, role: str) -> None:
     unknown, foreign = (
         httpx.get(
             f"{stage.url}/v1/tasks/{task_id}",
-            headers={"Authorization": f"Bearer {stage.tokens['client']}"},
+            headers={"Authorization": f"Bearer {stage.tokens[role]}"},
             timeout=60,
         )
         for task_id in ("0" * 24, stage.elsewhere.task_id)

@@ -9,6 +9,15 @@ import pytest
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.mechanisms import MechanismName
+from qidpfl_shared.protocol.credentials import (
+    CertificateEnrolment,
+    CreatedOperatorToken,
+    CreateOperatorToken,
+    NewClientToken,
+    OperatorRole,
+    OperatorTokenInfo,
+    RotateOperatorToken,
+)
 from qidpfl_shared.protocol.fields import Message
 from qidpfl_shared.protocol.ledger import Ledger, LedgerEntry, SpendState
 from qidpfl_shared.protocol.messages import (
@@ -96,7 +105,23 @@ SUMMARY = TaskSummary(
 VIEW = TaskView(**dict(SUMMARY), spec=preset("digits"), spec_digest=preset("digits").digest)
 TIMING = RoundTiming(opened_at=NOON, settled_at=NOON, settlement_s=0.02, evaluation_s=0.4)
 
+TOKEN_INFO = OperatorTokenInfo(
+    token_id="a1",
+    name="dashboard",
+    role=OperatorRole.VIEWER,
+    task_id="t-1",
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
+    expires_at=datetime(2026, 2, 1, tzinfo=UTC),
+    revoked_at=None,
+    rotated_at=None,
+)
 EXAMPLES: tuple[Message, ...] = (
+    CreateOperatorToken(name="dashboard", role=OperatorRole.ADMIN, task_id="t-1", valid_s=60.0),
+    RotateOperatorToken(overlap_s=0.0, valid_s=60.0),
+    TOKEN_INFO,
+    CreatedOperatorToken(token="t" * 43, info=TOKEN_INFO),
+    NewClientToken(token="t" * 43),
+    CertificateEnrolment(ordinal=4),
     SUMMARY,
     VIEW,
     CreateTask(name="digits-1", preset="digits", overrides={"game": {"horizon": 5}}, single_use_codes=3),

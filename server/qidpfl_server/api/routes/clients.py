@@ -6,6 +6,7 @@ import structlog
 from fastapi import APIRouter, Body, Request
 
 from qidpfl_shared.failpoints import failpoint
+from qidpfl_shared.protocol.credentials import CertificateEnrolment, NewClientToken
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.ledger import Ledger
 from qidpfl_shared.protocol.messages import ClientSummary, EnrolAnswer, EnrolRequest, Profile, SelectionVerdict
@@ -13,9 +14,20 @@ from qidpfl_shared.protocol.messages import ClientSummary, EnrolAnswer, EnrolReq
 from ...errors import CoordinatorError, RequestRefused
 from ...identifiers import hash_secret
 from ...logs import LimitedLog
+from ...service.credentials import enrol_with_certificate, rotate_client_token
 from ...service.enrolment import client_summaries, enrol, leave, revoke_client, store_profile
 from ...service.views import ledger, selection_verdict
-from ..auth import Admin, Callers, ClientId, Operator, OtherClientId, TaskId
+from ..auth import (
+    Admin,
+    Bearer,
+    Callers,
+    ClientId,
+    Operator,
+    OtherClientId,
+    TaskId,
+    certificate_of,
+    takes_certificates,
+)
 from ..context import Context, Ctx
 from ..errors import JSON_BODY, responses
 from ..json_routes import StrictJsonRoute
@@ -71,12 +83,77 @@ async def enrol_client(
     return answer
 
 
+@router.post(
+    "/certificate",
+    status_code=201,
+    summary="Enrol with a certificate",
+    responses=responses(
+        ErrorCode.UNAUTHENTICATED,
+        *JSON_BODY,
+        ErrorCode.TASK_FULL,
+        ErrorCode.TASK_NOT_ENROLLING,
+        ErrorCode.TASK_ENDED,
+        ErrorCode.ORDINAL_TAKEN,
+        ErrorCode.ALREADY_ENROLLED,
+        ErrorCode.OUT_OF_BOUNDS,
+        ErrorCode.STORAGE_FULL,
+    )
+    | success(_ENROLLED, status=201),
+)
+async def enrol_by_certificate(
+    context: Ctx,
+    callers: Callers,
+    task_id: TaskId,
+    request: Annotated[CertificateEnrolment, Body(examples=[{}])],
+    connection: Request,
+) -> EnrolAnswer:
+    """Become a client of the task with the TLS certificate of the connection, if the operator allows it for the task.
+
+    A certificate has one place in a task. The token is valid only on connections with this certificate. May be
+    repeated until the token is used.
+    """
+    now, certificate = context.now(), certificate_of(connection)
+    try:
+        if certificate is None or not await takes_certificates(context, task_id):
+            context.enrolments.count_wrong_code(connection.client.host if connection.client else "")
+            raise RequestRefused(ErrorCode.UNAUTHENTICATED)
+        context.enrolments.count(task_id)
+        answer = await context.write(lambda tx: enrol_with_certificate(tx, task_id, certificate, request.ordinal, now))
+    except CoordinatorError as error:
+        _limited_log.warning("enrolment_refused", task=task_id, reason=error.code.value)
+        raise
+    callers.clear()
+    _log.info(
+        "client_enrolled", task=task_id, client_id=answer.client_id, ordinal=answer.ordinal, certificate=certificate
+    )
+    failpoint("enrol.after_commit")
+    return answer
+
+
 async def _limit_enrolments(context: Context, task_id: str, request: EnrolRequest, connection: Request) -> None:
     code_hash = hash_secret(request.enrolment_code)
     if await context.read(lambda tx: tx.tasks.task_of_code(code_hash)) != task_id:
         context.enrolments.count_wrong_code(connection.client.host if connection.client else "")
         raise RequestRefused(ErrorCode.UNAUTHENTICATED)
     context.enrolments.count(task_id)
+
+
+@router.post(
+    "/me/token",
+    summary="Get a new token",
+    responses=responses(*_OWN, ErrorCode.STORAGE_FULL) | success({"token": "shown-only-once"}),
+)
+async def rotate_token(context: Ctx, client_id: ClientId, task_id: TaskId, credentials: Bearer) -> NewClientToken:
+    """The next token of the client. The current one stays valid until the next one is used for the first time.
+
+    Store the new token durably, then use it. A repeat replaces a new token that was not used.
+    """
+    assert credentials is not None
+    token_hash = hash_secret(credentials.credentials)
+    answer = await context.write(lambda tx: rotate_client_token(tx, client_id, token_hash))
+    _log.info("client_rotates", task=task_id, client_id=client_id)
+    failpoint("rotate.after_commit")
+    return answer
 
 
 @router.put(

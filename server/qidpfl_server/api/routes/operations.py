@@ -1,6 +1,6 @@
 """Health, readiness and metrics."""
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from qidpfl_shared.protocol.errors import ErrorCode
@@ -41,10 +41,10 @@ async def ready(context: Ctx) -> Health:
     response_class=Response,
     responses={200: {"content": {"text/plain": {}}}, **responses(ErrorCode.UNAUTHENTICATED)},
 )
-async def metrics(context: Ctx, callers: Callers, credentials: Bearer) -> Response:
-    """Without a token on a loopback address; elsewhere only for admin and viewer."""
+async def metrics(request: Request, context: Ctx, callers: Callers, credentials: Bearer) -> Response:
+    """Without a token on a loopback address; elsewhere only for admins and viewers of all tasks."""
     if not context.settings.docs_are_open:
-        caller = await identify(context, callers, credentials)
+        caller = await identify(request, context, callers, credentials)
         if caller.task_id is not None:
             raise RequestRefused(ErrorCode.UNAUTHENTICATED)
     return Response(generate_latest(context.metrics.registry), media_type=CONTENT_TYPE_LATEST)

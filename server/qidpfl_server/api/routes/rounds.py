@@ -159,7 +159,7 @@ async def put_update(request: Request) -> Response:
     # loop's work.
     context = await get_context(request)
     task_id = request.path_params["task_id"]
-    caller = await identify(context, request.app.state.callers, await bearer(request))
+    caller = await identify(request, context, request.app.state.callers, await bearer(request))
     client_id = await participant(task_id, caller)
     round_number = _round_number.validate_python(request.path_params["round_number"])
     digest = parse_content_digest(request.headers.get("content-digest", ""))

@@ -1,12 +1,12 @@
 """Routes of the tasks: create, list, show, start, resume and stop them, and their live feed."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated
 
 import anyio.to_thread
 import structlog
-from fastapi import APIRouter, BackgroundTasks, Body, Header
+from fastapi import APIRouter, BackgroundTasks, Body, Header, Request
 from fastapi.responses import StreamingResponse
 
 from qidpfl_shared.protocol.errors import ErrorCode
@@ -16,7 +16,7 @@ from ...errors import RequestRefused
 from ...service.lifecycle import get_task
 from ...service.tasks import create_task, resume_task, save_initial_model, start_task, stop_task, task_spec
 from ...service.views import task_summary, task_view
-from ..auth import Admin, Operator, TaskCaller, TaskId
+from ..auth import Admin, AnyOperator, Callers, GlobalAdmin, Operator, TaskCaller, TaskId, bearer, identify
 from ..context import Context, Ctx
 from ..errors import JSON_BODY, responses
 from ..json_routes import StrictJsonRoute
@@ -53,9 +53,9 @@ _KEEP_ALIVE_S = 15.0
     ),
 )
 async def create(
-    context: Ctx, caller: Admin, request: Annotated[CreateTask, Body()], afterwards: BackgroundTasks
+    context: Ctx, caller: GlobalAdmin, request: Annotated[CreateTask, Body()], afterwards: BackgroundTasks
 ) -> CreatedTask:
-    """Create a task from a preset. Clients can enrol from now on."""
+    """Create a task from a preset, as an admin of all tasks. Clients can enrol from now on."""
     spec = task_spec(request.preset, request.overrides, context.rules)
     model = await anyio.to_thread.run_sync(save_initial_model, context.store.blobs, spec)
     now = context.now()
@@ -80,9 +80,11 @@ async def create(
 @router.get(
     "", tags=["tasks"], summary="List tasks", responses=responses(ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN)
 )
-async def list_tasks(context: Ctx, caller: Operator) -> list[TaskSummary]:
-    """All tasks, oldest first."""
-    return await context.read(lambda tx: [task_summary(tx, task) for task in tx.tasks.all()])
+async def list_tasks(context: Ctx, caller: AnyOperator) -> list[TaskSummary]:
+    """All tasks, oldest first. A token for one task lists this task only."""
+    return await context.read(
+        lambda tx: [task_summary(tx, task) for task in tx.tasks.all() if caller.may_reach(task.task_id)]
+    )
 
 
 @router.get("/{task_id}", tags=["reading"], summary="Show a task", responses=responses(*_READ))
@@ -136,7 +138,9 @@ async def stop(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     responses={200: {"content": {"text/event-stream": {}}}, **responses(*_READ)},
 )
 async def get_events(
+    request: Request,
     context: Ctx,
+    callers: Callers,
     caller: Operator,
     task_id: TaskId,
     last_event_id: Annotated[int, Header(ge=0, le=2**53)] = 0,
@@ -144,13 +148,27 @@ async def get_events(
     """Server-sent events of a task; resumes after `Last-Event-ID`."""
     if await context.read(lambda tx: tx.tasks.get(task_id)) is None:
         raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such task")
-    return StreamingResponse(_event_stream(context, task_id, last_event_id), media_type="text/event-stream")
+
+    async def is_known() -> bool:
+        try:
+            await identify(request, context, callers, await bearer(request))
+        except RequestRefused:
+            return False
+        return True
+
+    stream = _event_stream(context, task_id, last_event_id, is_known=is_known)
+    return StreamingResponse(stream, media_type="text/event-stream")
 
 
-async def _event_stream(context: Context, task_id: str, last_event_id: int) -> AsyncIterator[str]:
+async def _event_stream(
+    context: Context, task_id: str, last_event_id: int, *, is_known: Callable[[], Awaitable[bool]]
+) -> AsyncIterator[str]:
+    """The events of a task until it has ended, the server stops, or the token of the caller is revoked."""
     seen = last_event_id
     while not context.notifier.closing:
         events = await _events_after(context, task_id, seen)
+        if not await is_known():
+            return
         for event in events:
             yield _as_server_sent(event)
             seen = event.id

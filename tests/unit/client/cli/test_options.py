@@ -8,6 +8,7 @@ from qidpfl_client.cli import options
 from qidpfl_client.errors import ClientError, Misconfigured
 from qidpfl_client.noise import SystemNoise, UnsafeSeededNoise
 from qidpfl_client.owner import HISTOGRAM_RHO, Owner
+from qidpfl_client.sdk.tls import TlsFiles
 from qidpfl_shared.protocol.messages import Declaration
 
 
@@ -23,6 +24,26 @@ def test_a_code_comes_from_exactly_one_option(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(Misconfigured, match="does not contain an enrolment code"):
         options.enrolment_codes(None, file)
+
+
+def test_a_certificate_replaces_the_code_and_needs_the_task() -> None:
+    certificate = Path("client.pem")
+    assert options.task_and_codes("task.secret", None, None, certificate) == ("task", ("task.secret",))
+    assert options.task_and_codes(None, None, "task", certificate) == ("task", ())
+    for given in (
+        ("task.secret", None, "task", certificate),
+        (None, None, "task", None),
+        (None, None, "a/b", certificate),
+    ):
+        with pytest.raises(Misconfigured):
+            options.task_and_codes(*given)
+
+
+def test_files_for_tls_are_optional() -> None:
+    assert options.tls_files(None, None, None) is None
+    assert options.tls_files(None, None, Path("ca.pem")) == TlsFiles(server_ca=Path("ca.pem"))
+    with pytest.raises(Misconfigured, match="needs its certificate"):
+        options.tls_files(None, Path("client.key"), None)
 
 
 def test_a_budget_for_no_histogram_is_a_contradiction() -> None:

@@ -241,12 +241,30 @@ def test_records_that_change_continue_the_same_account(path: Path) -> None:
 
 
 def test_a_token_is_not_shown() -> None:
-    assert "secret-token" not in repr(Membership(**vars(MEMBERSHIP) | {"token": "secret-token"}))
+    secret = {"token": "secret-token", "next_token": "another-secret-token"}
+    assert "secret-token" not in repr(Membership(**vars(MEMBERSHIP) | secret))
+
+
+def test_a_journal_from_before_tokens_were_rotated_goes_on(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.save_membership(replace(MEMBERSHIP, token="old"))
+    with sqlite3.connect(path) as database:
+        database.execute("ALTER TABLE memberships DROP COLUMN next_token")
+        database.execute("PRAGMA user_version = 3")
+    database.close()
+    with Journal(path, read_only=True) as journal:
+        assert journal.memberships() == [replace(MEMBERSHIP, token="old")]
+    assert version_of(path) == 3
+    with Journal(path) as journal:
+        journal.save_membership(replace(MEMBERSHIP, token="old", next_token="new"))
+        assert journal.memberships() == [replace(MEMBERSHIP, token="old", next_token="new")]
+    assert version_of(path) == 4
 
 
 def downgrade(path: Path, version: int) -> None:
     """Make a journal of an earlier version of this file."""
     with sqlite3.connect(path) as database:
+        database.execute("ALTER TABLE memberships DROP COLUMN next_token")
         database.execute("DROP TABLE limits")
         database.execute("ALTER TABLE memberships DROP COLUMN fingerprint")
         database.execute("ALTER TABLE data_set DROP COLUMN size")

@@ -12,6 +12,7 @@ import pytest
 
 from qidpfl_client.errors import JournalError
 from qidpfl_client.journal.journal import Entry, Journal, Membership
+from qidpfl_client.journal.sqlite_file import VERSION
 from qidpfl_shared.protocol.ledger import SpendState
 from support.faults.kills import killed_at_stop
 
@@ -172,7 +173,7 @@ def test_a_file_that_is_not_a_journal_is_refused_and_not_changed(tmp_path: Path)
     with Journal(future) as journal:
         journal.save_membership(MEMBERSHIP)
     with sqlite3.connect(future) as database:
-        database.execute("PRAGMA user_version = 4")
+        database.execute(f"PRAGMA user_version = {VERSION + 1}")
     before = [path.read_bytes() for path in (damaged, foreign, future)]
     for path in (damaged, foreign, future):
         for read_only in (False, True):

@@ -27,6 +27,7 @@ PUBLISHED = {
     "task_exists": 409,
     "already_enrolled": 409,
     "code_used": 409,
+    "token_revoked": 409,
     "ordinal_taken": 409,
     "model_frozen": 409,
     "profile_frozen": 409,

@@ -1,0 +1,60 @@
+"""Security headers of every answer, as raw bytes: also of errors outside the application."""
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+Header = tuple[bytes, bytes]
+
+_ALWAYS: tuple[Header, ...] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+)
+_NO_CONTENT: Header = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+# The pages of the documentation load Swagger UI from the host that FastAPI names, and start it with an inline script.
+_DOCS_PATHS = ("/docs", "/docs/oauth2-redirect")
+_DOCS: Header = (
+    b"content-security-policy",
+    b"default-src 'none'; script-src 'unsafe-inline' https://cdn.jsdelivr.net; style-src 'unsafe-inline'"
+    b" https://cdn.jsdelivr.net; img-src data: https://fastapi.tiangolo.com; connect-src 'self';"
+    b" frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+)
+# Answers hold tokens or data of one caller. A model never changes: a caller may keep it, and asks with its ETag.
+_NO_STORE: Header = (b"cache-control", b"no-store")
+_KEEP: Header = (b"cache-control", b"private, no-cache")
+# A browser that has seen it uses https only, for a year. Over plain http it would have no effect.
+_HTTPS: Header = (b"strict-transport-security", b"max-age=31536000")
+
+_PLAIN = (*_ALWAYS, _NO_CONTENT, _NO_STORE)
+
+
+def refusal_headers(*, https: bool) -> tuple[Header, ...]:
+    """The headers of an answer that does not come from the application."""
+    return (*_PLAIN, _HTTPS) if https else _PLAIN
+
+
+class SecurityHeaders:
+    """Adds the headers to every answer of an application. It reads no body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message.get("headers", ()))
+                message = {**message, "headers": [*headers, *_headers(scope, headers)]}
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+def _headers(scope: Scope, answer: list[Header]) -> tuple[Header, ...]:
+    https = scope.get("scheme") == "https"
+    if scope["path"] not in _DOCS_PATHS and not any(name == b"etag" for name, _ in answer):
+        return refusal_headers(https=https)
+    policy = _DOCS if scope["path"] in _DOCS_PATHS else _NO_CONTENT
+    return (*_ALWAYS, policy, _KEEP, *((_HTTPS,) if https else ()))
