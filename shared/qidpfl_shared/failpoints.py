@@ -30,6 +30,11 @@ MODEL_FAILPOINTS = (
     "model.before_commit",
     "model.after_commit",
 )
+# Reached only if an admin deletes a task.
+DELETE_FAILPOINTS = (
+    "delete.before_commit",
+    "delete.after_commit",
+)
 
 _hits: Counter[str] = Counter()
 

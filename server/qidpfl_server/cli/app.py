@@ -200,7 +200,7 @@ def backup_command(
     with opened_store(settings) as store:
         made = back_up(settings, store, out, blobs_only=blobs_only, copy=copy, watch=_with_progress)
     database = "database, " if made.database else ""
-    print(f"{made.folder}: {database}{made.blobs} blobs, {made.secrets} tokens and codes")
+    print(f"{made.folder}: {database}{made.blobs} blobs, {made.secrets} tokens, codes and keys")
     if made.missing:
         print(f"{made.missing} blobs are missing from the store; `audit` lists them")
     if blobs_only:

@@ -2,10 +2,14 @@
 
 from sqlalchemy import Connection, select, text
 
+from qidpfl_shared.protocol.signatures import SigningKey
+
 from . import schema
 from .blobs import Blobs, StagedBlob
+from .repositories.chain import ChainRows
 from .repositories.clients import ClientRows
 from .repositories.events import EventRows
+from .repositories.evidence import KeyRows, TombstoneRows
 from .repositories.rounds import RoundRows
 from .repositories.tasks import TaskRows
 
@@ -13,15 +17,19 @@ from .repositories.tasks import TaskRows
 class Transaction:
     """An open transaction. `touched` collects the tasks that it changes; `published` tells whether it named blobs."""
 
-    def __init__(self, connection: Connection, blobs: Blobs) -> None:
+    def __init__(self, connection: Connection, blobs: Blobs, key: SigningKey | None = None) -> None:
         self.connection = connection
         self.blobs = blobs
+        self.key = key
         self.touched: set[str] = set()
         self.published = False
-        self.tasks = TaskRows(connection)
-        self.clients = ClientRows(connection)
-        self.rounds = RoundRows(connection)
-        self.events = EventRows(connection)
+        self.chain = ChainRows(connection)
+        self.tasks = TaskRows(connection, self.chain)
+        self.clients = ClientRows(connection, self.chain)
+        self.rounds = RoundRows(connection, self.chain)
+        self.events = EventRows(connection, self.chain)
+        self.keys = KeyRows(connection, self.chain)
+        self.tombstones = TombstoneRows(connection, self.chain)
 
     def touch(self, task_id: str) -> None:
         """Record that this transaction changes a task. The commit wakes the requests that wait for it."""

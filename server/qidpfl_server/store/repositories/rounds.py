@@ -27,6 +27,7 @@ from ...clock import Micros
 from ...domain import Budget, BudgetState, ClientState, Round, RoundInvitation, Update
 from ..schema import budgets, clients, invitations, payments, rounds, updates
 from ..validation import rows_of
+from .chain import ChainRows
 
 # A statement names at most this many clients; for more it reads all rows.
 _MAX_NAMED = 1000
@@ -105,8 +106,9 @@ _SPENT_BY_SOME = _SPENT.where(budgets.c.client_id.in_(bindparam("client_ids", ex
 
 
 class RoundRows:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, chain: ChainRows) -> None:
         self._connection = connection
+        self._chain = chain
 
     def insert(self, new: Round) -> None:
         self._connection.execute(
@@ -124,6 +126,7 @@ class RoundRows:
                 opened_at=new.opened_at,
             )
         )
+        self._mark(new)
 
     def get(self, task_id: str, round_number: int) -> Round | None:
         row = self._connection.execute(_ROUND, {"task_id": task_id, "round_number": round_number}).one_or_none()
@@ -176,6 +179,9 @@ class RoundRows:
         """Open a void round again in the same attempt, with new deadlines. Its budgets and updates have stayed."""
         return self._change(known, {"state": RoundState.OPEN, "declare_by": declare_by, "deliver_by": deliver_by})
 
+    def _mark(self, known: Round) -> None:
+        self._chain.mark("round", known.task_id, known.round_number)
+
     def _change(self, known: Round, values: Mapping[str, object]) -> bool:
         where = (
             rounds.c.task_id == known.task_id,
@@ -183,7 +189,10 @@ class RoundRows:
             rounds.c.state == known.state,
             rounds.c.attempt == known.attempt,
         )
-        return self._connection.execute(update(rounds).where(*where).values(values)).rowcount == 1
+        changed = self._connection.execute(update(rounds).where(*where).values(values)).rowcount == 1
+        if changed:
+            self._mark(known)
+        return changed
 
     def invite(self, known: Round, standings: Sequence[RoundInvitation]) -> None:
         rows = [
@@ -193,6 +202,7 @@ class RoundRows:
         ]
         if rows:
             self._connection.execute(insert(invitations), rows)
+            self._mark(known)
 
     def invitations(
         self, task_id: str, round_number: int, among: Collection[str] | None = None
@@ -219,6 +229,8 @@ class RoundRows:
         ]
         if rows:
             self._connection.execute(_PUT_BUDGET, rows)
+        for answer in answers:
+            self._chain.mark("budget", known.task_id, known.round_number, answer.client_id)
 
     def budgets(self, task_id: str, round_number: int, among: Collection[str] | None = None) -> dict[str, Budget]:
         return {row.client_id: _budget(row) for row in self._of_round(budgets, task_id, round_number, among)}
@@ -236,6 +248,8 @@ class RoundRows:
         ]
         if rows:
             self._connection.execute(insert(updates), rows)
+        for added in new:
+            self._chain.mark("update", known.task_id, known.round_number, added.client_id)
 
     def updates(self, task_id: str, round_number: int, among: Collection[str] | None = None) -> dict[str, Update]:
         return {row.client_id: _update(row) for row in self._of_round(updates, task_id, round_number, among)}
@@ -261,11 +275,13 @@ class RoundRows:
     def set_verdict(self, known: Round, client_id: str, *, verdict: NoiseVerdict | None, accepted: bool) -> None:
         where = _where(updates, known.task_id, known.round_number, client_id)
         self._connection.execute(update(updates).where(*where).values(verdict=verdict, accepted=accepted))
+        self._mark(known)
 
     def pay(self, known: Round, amounts: dict[str, int]) -> None:
         rows = [_key(known, client_id) | {"amount_micro": amount} for client_id, amount in amounts.items()]
         if rows:
             self._connection.execute(insert(payments), rows)
+            self._mark(known)
 
     def payments(self, task_id: str, round_number: int) -> dict[str, int]:
         return {row.client_id: _amount(row) for row in self._of_round(payments, task_id, round_number)}
