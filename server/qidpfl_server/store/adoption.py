@@ -1,7 +1,8 @@
 """Starts the chains of tasks that are older than the chain. Runs once, in the transaction that migrates the store.
 
 Every subject gets an entry of kind `adopted` with its rows as they are now: the chain shows later changes of old rows,
-and nothing about the time before. One entry for the whole task would not do, because each row may still change.
+and nothing about the time before. One entry for the whole task would not do, because each row may still change. A
+separate module because the migration needs it, and no use case does.
 """
 
 from sqlalchemy import Connection, select

@@ -82,7 +82,7 @@ class Store:
             self.engine.connect().execution_options(**options) as connection,
             connection.begin(),
         ):
-            return work(Transaction(connection, self.blobs))
+            return work(Transaction(connection, self.blobs, self.key))
 
     def write(self, work: Work[Result]) -> Result:
         """Run a function that writes; return when its effect is durable. It blocks: call it from a thread."""
@@ -154,7 +154,7 @@ class Store:
             with self.engine.begin() as connection:
                 transaction = Transaction(connection, self.blobs, self.key)
                 for group in _grouped(batch):
-                    before, chain = set(transaction.touched), transaction.chain.saved()
+                    before, restore_chain = set(transaction.touched), transaction.chain.saved()
                     try:
                         with connection.begin_nested():
                             if (round_key := group[0].round_key) is None:
@@ -164,7 +164,7 @@ class Store:
                             transaction.chain.flush()
                     except Exception as error:
                         transaction.touched = before
-                        transaction.chain.restore(chain)
+                        restore_chain()
                         results = [translated(error)] * len(group)
                     outcomes += zip(group, results, strict=True)
                 self._finish(transaction)

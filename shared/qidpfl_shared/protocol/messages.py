@@ -30,7 +30,7 @@ from .fields import (
     Tuple,
     Yes,
 )
-from .signatures import PublicKeyText, SignedMessage
+from .signatures import ChainPosition, PublicKeyText, SignedMessage
 from .task_spec import Ordinal, TaskSpec
 
 Secret = Annotated[str, Field(min_length=16, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
@@ -95,6 +95,7 @@ class TaskView(TaskSummary):
 
     spec: TaskSpec
     spec_digest: Digest
+    chain: ChainPosition | None = Field(default=None, description="the newest position of its chain")
 
 
 class CreateTask(Message):

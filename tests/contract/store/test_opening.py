@@ -60,12 +60,14 @@ def test_a_store_from_before_rounds_were_timed_goes_on(opened: Open, store_url: 
         for column in TIMINGS:
             connection.execute(text(f"ALTER TABLE rounds DROP COLUMN {column}"))
         connection.execute(text("ALTER TABLE clients DROP COLUMN token_used"))
-        connection.execute(text("DROP TABLE blob_folder"))
+        for table in ("blob_folder", "chain", "chain_heads", "signing_keys", "tombstones"):
+            connection.execute(text(f"DROP TABLE {table}"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     upgraded = opened()
     assert upgraded.read(lambda tx: tx.rounds.of_task(task_id)) == [replace(round_, **TIMINGS) for round_ in before]
     shown = upgraded.read(lambda tx: round_result(tx, task_of(upgraded, task_id), 1))
     assert shown.state is RoundState.SETTLED and shown.timing is None
+    assert {entry.kind for entry in upgraded.read(lambda tx: list(tx.chain.entries(task_id)))} == {"adopted"}
     assert settle_if_due(upgraded, task_id, None, NOW, stop=True)
     assert task_of(upgraded, task_id).state is TaskState.STOPPED
 

@@ -1,6 +1,6 @@
 """The chain of each task: collects the rows that a transaction writes, and appends one entry for each of them."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, select, text
@@ -37,6 +37,8 @@ class ChainRows:
         # The heads of the chains that this transaction has extended or locked.
         self._heads: dict[str, Head] = {}
         self._extended: set[str] = set()
+        # What this transaction has appended, by chain and subject.
+        self._appended: dict[tuple[str, str], Head] = {}
 
     def mark(self, *mark: Any) -> None:
         """Note that a row was written. `store.guarded` lists the marks."""
@@ -47,13 +49,17 @@ class ChainRows:
         self._marks = {mark: None for mark in self._marks if task_id not in mark}
         self._heads.pop(task_id, None)
         self._extended.discard(task_id)
+        self._appended = {}
 
-    def saved(self) -> tuple[dict[Mark, None], dict[str, Head], set[str]]:
-        """The state to return to if the work after this moment is rolled back."""
-        return dict(self._marks), dict(self._heads), set(self._extended)
+    def saved(self) -> Callable[[], None]:
+        """A function that returns to the present state, if the work after this moment is rolled back."""
+        marks, heads, extended_chains = dict(self._marks), dict(self._heads), set(self._extended)
 
-    def restore(self, saved: tuple[dict[Mark, None], dict[str, Head], set[str]]) -> None:
-        self._marks, self._heads, self._extended = saved
+        def restore() -> None:
+            self._marks, self._heads, self._extended = marks, heads, extended_chains
+            self._appended = {}
+
+        return restore
 
     def flush(self, *, kind: str | None = None) -> None:
         """Append an entry for every marked row. `kind` replaces the usual kind of the entries."""
@@ -66,7 +72,7 @@ class ChainRows:
     def append(self, task_id: str, facts: Iterable[Fact]) -> None:
         """Append entries to a chain, in one statement."""
         sequence, head = self.lock(task_id)
-        rows = [
+        rows: list[dict[str, Any]] = [
             {
                 "task_id": task_id,
                 "sequence": entry.sequence,
@@ -79,7 +85,9 @@ class ChainRows:
         ]
         if rows:
             self._connection.execute(_INSERT, rows)
-            self._heads[task_id] = rows[-1]["sequence"], rows[-1]["head"]  # type: ignore[assignment]
+            for row in rows:
+                self._appended[task_id, row["subject"]] = row["sequence"], row["head"]
+            self._heads[task_id] = rows[-1]["sequence"], rows[-1]["head"]
             self._extended.add(task_id)
 
     def seal(self, key: SigningKey | None) -> None:
@@ -148,7 +156,11 @@ class ChainRows:
         """The newest entries of subjects, or their first ones of a kind; those without an entry are left out."""
         self.flush()
         found: dict[str, ChainPosition] = {}
-        wanted = list(subjects)
+        if kind is None:
+            for subject in subjects:
+                if (known := self._appended.get((task_id, subject))) is not None:
+                    found[subject] = ChainPosition.model_construct(task_id=task_id, sequence=known[0], head=known[1])
+        wanted = [subject for subject in subjects if subject not in found]
         for start in range(0, len(wanted), _MAX_NAMED):
             key = {"task_id": task_id, "subjects": wanted[start : start + _MAX_NAMED]}
             for row in sorted(self._connection.execute(_FOUND, key), key=lambda row: -row.sequence):
