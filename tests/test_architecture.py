@@ -62,7 +62,9 @@ RULES: dict[str, set[str]] = {
         *("httpcore", "httpx", "pydantic", "pydantic_core", "stamina"),
         *("qidpfl_client", "qidpfl_shared.protocol"),
     },
-    "qidpfl_client.journal": {"qidpfl_client", "qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_client.journal": {
+        *("pydantic", "qidpfl_client", "qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
+    },
     "qidpfl_client.training": {
         *("torch", "qidpfl_client"),
         *("qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),

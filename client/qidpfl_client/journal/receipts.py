@@ -1,7 +1,7 @@
 """The signed messages that a journal keeps, and the keys that it has pinned.
 
-The journal keeps one message of each kind for a round; of announcements one for each attempt. Its size is bounded by the
-number of rounds. Only the part that the signature covers is kept, so no token is in it.
+The journal keeps one message of each kind for a round; of announcements one for each attempt. So the number of rounds
+bounds its size. Only the part that the signature covers is kept, so no token is in it.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Checks every signed answer of the coordinator and keeps it in the journal.
 
-The client pins the key of the enrolment answer. A coordinator of an earlier version signs nothing: then there is nothing
-to check, unless the journal has pinned a key.
+The client pins the key of the enrolment answer. A coordinator of an earlier version signs nothing: then there is
+nothing to check, unless the journal has pinned a key.
 """
 
 from dataclasses import dataclass

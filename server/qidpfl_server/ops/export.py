@@ -135,7 +135,7 @@ def _round_row(round_: Round, result: RoundResult) -> Row:
         "settlement_s": round_.settlement_s,
         "evaluation_s": round_.evaluation_s,
     }
-    return result.model_dump(mode="json", exclude={"own", "clients", "timing"}) | timing
+    return result.model_dump(mode="json", exclude={"own", "clients", "timing", "chain", "signature"}) | timing
 
 
 def _client_row(client: Client) -> Row:
