@@ -8,6 +8,7 @@ separate module because the migration needs it, and no use case does.
 from sqlalchemy import Connection, select
 
 from qidpfl_shared.protocol.chain import STORE_CHAIN
+from qidpfl_shared.protocol.signatures import SigningKey
 
 from .guarded import created_fact, whole_task
 from .repositories.chain import ChainRows
@@ -16,7 +17,7 @@ from .schema import tasks
 ADOPTED = "adopted"
 
 
-def adopt_tasks(connection: Connection) -> None:
+def adopt_tasks(connection: Connection, key: SigningKey | None = None) -> None:
     """Start the chain of every task, and that of the store."""
     chain = ChainRows(connection)
     known = connection.execute(
@@ -25,4 +26,4 @@ def adopt_tasks(connection: Connection) -> None:
     for task_id, spec_digest in known:
         chain.append(STORE_CHAIN, [created_fact(task_id, spec_digest)._replace(kind=ADOPTED)])
         chain.append(task_id, (fact._replace(kind=ADOPTED) for fact in whole_task(connection, task_id)))
-    chain.seal(None)
+    chain.seal(key)
