@@ -35,6 +35,7 @@ UNGUARDED = {
     ("clients", "token_used"): "a switch of the authentication, written without the lock of the task",
     ("clients", "coming_back"): "a wish of the client, written without the lock of the task",
 }
+_LEFT_OUT = {table: frozenset(name for place, name in UNGUARDED if place == table) for table, _ in UNGUARDED}
 # Settlement writes these into an update that is already recorded. The entry of the closed round covers them.
 _OF_SETTLEMENT = {"verdict", "accepted"}
 _MAX_NAMED = 500
@@ -84,8 +85,10 @@ def client_subject(client_id: str) -> str:
 
 def guarded_facts(table: Table, row: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
     """The guarded columns of a row that are not null."""
-    left_out = {name for place, name in UNGUARDED if place == table.name} | set(without)
-    return {name: value for name, value in row_facts(row._mapping).items() if name not in left_out}
+    left_out = _LEFT_OUT.get(table.name, frozenset())
+    return {
+        name: value for name, value in row_facts(row._mapping).items() if name not in left_out and name not in without
+    }
 
 
 def task_facts(connection: Connection, task_id: str) -> Iterator[Fact]:

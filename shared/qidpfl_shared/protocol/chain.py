@@ -8,6 +8,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from json.encoder import encode_basestring
 from typing import Any
 
 # The head before the first entry.
@@ -39,7 +40,7 @@ def canonical_json(value: Any) -> bytes:
     >>> canonical_json({"b": 1e-05, "a": [5.0, True, None, 1e21]})
     b'{"a":[5,true,null,1e+21],"b":0.00001}'
     """
-    return "".join(_parts(value)).encode()
+    return _written(value).encode()
 
 
 def digest_of_facts(value: Any) -> str:
@@ -86,38 +87,33 @@ def _finite(value: Any) -> Any:
     return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _parts(value: Any) -> Iterator[str]:
-    if value is None or isinstance(value, bool):
-        yield {None: "null", True: "true", False: "false"}[value]
-    elif isinstance(value, str):
-        yield _string(str(value))
-    elif isinstance(value, int):
-        yield str(value)
-    elif isinstance(value, float):
-        yield _number(value)
-    elif isinstance(value, Mapping):
-        yield "{"
-        for position, key in enumerate(sorted(value, key=lambda name: name.encode("utf-16-be"))):
-            yield f"{',' if position else ''}{_string(key)}:"
-            yield from _parts(value[key])
-        yield "}"
-    elif isinstance(value, list | tuple):
-        yield "["
-        for position, item in enumerate(value):
-            if position:
-                yield ","
-            yield from _parts(item)
-        yield "]"
-    else:
-        raise TypeError(f"{type(value).__name__} has no JSON form")
+def _written(value: Any) -> str:
+    kind = type(value)
+    if kind is str:
+        return encode_basestring(value)
+    if kind is dict:
+        members = [f"{encode_basestring(key)}:{_written(value[key])}" for key in sorted(value, key=_utf16)]
+        return f"{{{','.join(members)}}}"
+    if kind is float:
+        return _number(value)
+    if value is None or kind is bool:
+        return _CONSTANTS[value]
+    if isinstance(value, str):
+        return encode_basestring(str(value))
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, Mapping):
+        return _written(dict(value))
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_written, value))}]"
+    raise TypeError(f"{kind.__name__} has no JSON form")
 
 
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_ESCAPED = str.maketrans({chr(code): f"\\u{code:04x}" for code in range(32)} | _ESCAPES)
+_CONSTANTS = {None: "null", True: "true", False: "false"}
 
 
-def _string(text: str) -> str:
-    return f'"{text.translate(_ESCAPED)}"'
+def _utf16(key: str) -> bytes:
+    return key.encode("utf-16-be")
 
 
 def _number(value: float) -> str:

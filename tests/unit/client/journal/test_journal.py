@@ -247,7 +247,8 @@ def test_a_token_is_not_shown() -> None:
 def downgrade(path: Path, version: int) -> None:
     """Make a journal of an earlier version of this file."""
     with sqlite3.connect(path) as database:
-        database.execute("DROP TABLE limits")
+        for table in ("limits", "receipts", "pinned_keys"):
+            database.execute(f"DROP TABLE {table}")
         database.execute("ALTER TABLE memberships DROP COLUMN fingerprint")
         database.execute("ALTER TABLE data_set DROP COLUMN size")
         database.execute("ALTER TABLE data_set DROP COLUMN recorded_at")

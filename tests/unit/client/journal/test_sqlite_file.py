@@ -172,7 +172,7 @@ def test_a_file_that_is_not_a_journal_is_refused_and_not_changed(tmp_path: Path)
     with Journal(future) as journal:
         journal.save_membership(MEMBERSHIP)
     with sqlite3.connect(future) as database:
-        database.execute("PRAGMA user_version = 4")
+        database.execute("PRAGMA user_version = 5")
     before = [path.read_bytes() for path in (damaged, foreign, future)]
     for path in (damaged, foreign, future):
         for read_only in (False, True):
