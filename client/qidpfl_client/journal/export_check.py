@@ -82,7 +82,9 @@ def _check_head(check: ExportCheck, export: ExportFiles, pinned: dict[str, str])
 def _check_rows(check: ExportCheck, export: ExportFiles) -> None:
     """The rows of every closed round have the digest in the chain, and the tables show the same."""
     newest = {entry.subject: entry for entry in export.chain if entry.subject.startswith("round/")}
-    closed = {subject for subject, entry in newest.items() if entry.kind in _CLOSED or subject in export.rows}
+    latest = max((_round_of(subject) for subject in newest), default=0)
+    # All rounds before the latest are closed, also those of a task that is older than its chain.
+    closed = {subject for subject, entry in newest.items() if entry.kind in _CLOSED or _round_of(subject) < latest}
     for subject in sorted(closed | set(export.rows)):
         number = subject.removeprefix("round/")
         rows = export.rows.get(subject)
@@ -91,7 +93,12 @@ def _check_rows(check: ExportCheck, export: ExportFiles) -> None:
         entry = newest.get(subject)
         fits = entry is not None and entry.content == digest_of_facts(rows)
         if check.require(fits, f"rows.jsonl: round {number} differs from its record in the chain", kind="round"):
-            _check_tables(check, export, int(number), rows)
+            _check_tables(check, export, _round_of(subject), rows)
+
+
+def _round_of(subject: str) -> int:
+    number = subject.removeprefix("round/")
+    return int(number) if number.isdigit() else 0
 
 
 def _check_tables(check: ExportCheck, export: ExportFiles, number: int, rows: dict[str, list[Row]]) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from qidpfl_shared.protocol.chain import canonical_json
 from qidpfl_shared.protocol.messages import RoundState
 from qidpfl_shared.protocol.signatures import ChainHead, ChainPosition
 
@@ -47,7 +46,7 @@ def _closed_rounds(tx: Transaction, task_id: str) -> Iterator[dict[str, Any]]:
 
 
 def _lines(values: Iterator[dict[str, Any]]) -> bytes:
-    return b"".join(canonical_json(value) + b"\n" for value in values)
+    return "".join(f"{json.dumps(value, separators=(',', ':'))}\n" for value in values).encode()
 
 
 def kept_head(text: str) -> ChainHead:

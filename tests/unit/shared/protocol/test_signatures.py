@@ -45,7 +45,7 @@ def test_a_message_that_went_over_the_wire_verifies() -> None:
         {"client_id": "d"},
         {"digest": "ce" * 32},
         {"chain": POSITION.model_copy(update={"sequence": 8})},
-        {"chain": POSITION.model_copy(update={"task_id": "abd"})},
+        {"chain": POSITION.model_copy(update={"task_id": "xyz"})},
     ],
     ids=str,
 )
