@@ -19,7 +19,7 @@ DISTRIBUTIONS = {
 RULES: dict[str, set[str]] = {
     "qidpfl_shared": {"pydantic"},
     "qidpfl_shared.core": {"scipy"},
-    "qidpfl_shared.protocol": {"pydantic", "pydantic_core", "qidpfl_shared.core"},
+    "qidpfl_shared.protocol": {"cryptography", "pydantic", "pydantic_core", "qidpfl_shared.core"},
     "qidpfl_shared.workloads": {"sklearn", "torch", "qidpfl_shared", "qidpfl_shared.protocol"},
     # domain <- store, plugins <- service <- audit, ops <- api <- cli
     "qidpfl_server": {"pydantic", "pydantic_settings", "structlog", "qidpfl_shared.core", "qidpfl_shared.protocol"},
@@ -40,7 +40,7 @@ RULES: dict[str, set[str]] = {
         *("qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
     "qidpfl_server.ops": {
-        *("safetensors", "structlog"),
+        *("pydantic", "safetensors", "structlog"),
         *("qidpfl_server", "qidpfl_server.store", "qidpfl_server.plugins", "qidpfl_server.service"),
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
@@ -62,7 +62,9 @@ RULES: dict[str, set[str]] = {
         *("httpcore", "httpx", "pydantic", "pydantic_core", "stamina"),
         *("qidpfl_client", "qidpfl_shared.protocol"),
     },
-    "qidpfl_client.journal": {"qidpfl_client", "qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"},
+    "qidpfl_client.journal": {
+        *("pydantic", "qidpfl_client", "qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
+    },
     "qidpfl_client.training": {
         *("torch", "qidpfl_client"),
         *("qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),

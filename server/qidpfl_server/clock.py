@@ -1,7 +1,7 @@
 """Time in whole microseconds since 1970, in UTC. The clock is an argument, so that a test can set it."""
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 Micros = int
@@ -28,6 +28,11 @@ def seconds(duration_s: float) -> Micros:
 def as_datetime(moment: Micros) -> datetime:
     """A moment as messages carry it."""
     return datetime.fromtimestamp(moment / SECOND, UTC)
+
+
+def as_micros(moment: datetime) -> Micros:
+    """The moment of a message, exactly."""
+    return (moment - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
 
 
 def seconds_left(until: Micros, now: Micros) -> float:

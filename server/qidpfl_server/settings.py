@@ -18,6 +18,7 @@ class Settings(BaseSettings):
     store_url: str | None = Field(default=None, description="sqlite:///file or postgresql://…; default: in state_dir")
     blob_dir: Path | None = Field(default=None, description="folder of models and updates; default: in state_dir")
     code_dir: Path | None = Field(default=None, description="enrolment codes of serve --preset; default: state_dir")
+    signing_key: Path | None = Field(default=None, description="file of the signing key; default: in state_dir")
     results_dir: Path | None = Field(
         default=None, description="where tasks are written to when they end; default: nowhere"
     )
@@ -61,6 +62,10 @@ class Settings(BaseSettings):
     def certificate_task_names(self) -> frozenset[str]:
         """The names of the tasks in which a certificate replaces the enrolment code; `*` stands for all."""
         return frozenset(filter(None, (name.strip() for name in (self.certificate_tasks or "").split(","))))
+
+    @property
+    def signing_key_file(self) -> Path:
+        return self.signing_key or self.state_dir / "signing.key"
 
     @property
     def docs_are_open(self) -> bool:

@@ -42,11 +42,13 @@ def write_synced(path: Path, data: bytes, *, exclusive: bool = False, mode: int 
         os.fsync(file.fileno())
 
 
-def write_durably(path: Path, data: bytes | str) -> None:
-    """Create a file or replace its content as a whole. A text is written as UTF-8."""
+def write_durably(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
+    """Create a file or replace its content as a whole. A text is written as UTF-8. `mode` is limited by the umask."""
     unfinished = path.with_name(f".{path.name}.part")
+    # A file that a killed process has left may have another mode.
+    unfinished.unlink(missing_ok=True)
     try:
-        write_synced(unfinished, data.encode() if isinstance(data, str) else data)
+        write_synced(unfinished, data.encode() if isinstance(data, str) else data, mode=mode)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)

@@ -37,6 +37,11 @@ TOKEN_FAILPOINTS = (
     "rotate.before_use",
     "rotate.operator_after_commit",
 )
+# Reached only if an admin deletes a task.
+DELETE_FAILPOINTS = (
+    "delete.before_commit",
+    "delete.after_commit",
+)
 
 _hits: Counter[str] = Counter()
 

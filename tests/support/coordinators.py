@@ -56,7 +56,7 @@ class Coordinator:
         self._starts += 1
         self.process = ServerProcess(
             ["serve", "--port", "0", *self._where(), *self.arguments],
-            environment={"QIDPFL_LOG_FORMAT": "json"} | self.environment,
+            environment={"QIDPFL_LOG_FORMAT": "json"} | self._signing_key() | self.environment,
             stdout=self._logs / f"stdout-{self._starts}.log",
             stderr=self._log_file,
             sabotage=self.sabotage,
@@ -125,6 +125,10 @@ class Coordinator:
         where = ["--state-dir", str(self.state_dir)]
         where += ["--store-url", self.store_url] if self.store_url else []
         return where + (["--blob-dir", str(self.blob_dir)] if self.blob_dir else [])
+
+    def _signing_key(self) -> dict[str, str]:
+        """Coordinators that share a blob folder share the signing key too, which is beside it."""
+        return {} if self.blob_dir is None else {"QIDPFL_SIGNING_KEY": str(self.blob_dir.parent / "signing.key")}
 
     @property
     def _clock_file(self) -> Path:

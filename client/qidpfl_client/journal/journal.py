@@ -21,6 +21,7 @@ from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import JournalError
 from .limits import LifetimeLimits, finite, now, or_infinite
+from .receipts import KeptReceipts
 from .sqlite_file import JournalFile, SqlValue
 
 DEFAULT_PATH = Path("qidpfl-journal.sqlite")
@@ -139,6 +140,7 @@ class Journal:
         self.path = path
         self._file = JournalFile(path, read_only=read_only)
         self.limits = LifetimeLimits(self._file)
+        self.receipts = KeptReceipts(self._file)
 
     def close(self) -> None:
         """Release the file. A new file without any membership is removed."""

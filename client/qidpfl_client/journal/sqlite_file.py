@@ -12,10 +12,32 @@ from qidpfl_shared.durable_files import create_folder
 
 from ..errors import JournalError
 
-VERSION = 4
+VERSION = 5
 _LIMITS_SINCE = 3
+_RECEIPTS_SINCE = 5
 SqlValue = str | int | float | bytes | None
-_SCHEMA = """
+_RECEIPTS = """
+CREATE TABLE pinned_keys (
+    position INTEGER PRIMARY KEY,
+    task_id TEXT NOT NULL,
+    key_id TEXT NOT NULL,
+    public_key TEXT NOT NULL,
+    UNIQUE (task_id, key_id)
+);
+CREATE TABLE receipts (
+    task_id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    round_number INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
+    head TEXT NOT NULL,
+    body TEXT NOT NULL,
+    key_id TEXT NOT NULL,
+    signature TEXT NOT NULL,
+    PRIMARY KEY (task_id, kind, round_number, attempt)
+);
+"""
+_SCHEMA = f"""
 CREATE TABLE data_set (fingerprint TEXT NOT NULL, size INTEGER, recorded_at TEXT);
 CREATE TABLE limits (position INTEGER PRIMARY KEY, recorded_at TEXT NOT NULL, lifetime_rho REAL);
 CREATE TABLE memberships (
@@ -56,7 +78,7 @@ CREATE TABLE entries (
     training_s REAL,
     UNIQUE (task_id, release)
 );
-"""
+{_RECEIPTS}"""
 # The change from each earlier version to the next one.
 _UPGRADES = {
     1: "ALTER TABLE entries ADD COLUMN training_s REAL;",
@@ -72,6 +94,7 @@ INSERT INTO limits (recorded_at, lifetime_rho)
         (SELECT lifetime_rho FROM memberships ORDER BY rowid DESC LIMIT 1) WHERE lifetime_rho IS NOT NULL;
 """,
     3: "ALTER TABLE memberships ADD COLUMN next_token TEXT;",
+    4: _RECEIPTS,
 }
 
 
@@ -111,6 +134,11 @@ class JournalFile:
     def has_limits(self) -> bool:
         """Whether the file records limits. An earlier version that is opened read-only does not."""
         return _version(self._opened) >= _LIMITS_SINCE
+
+    @property
+    def has_receipts(self) -> bool:
+        """Whether the file keeps signed receipts. An earlier version that is opened read-only does not."""
+        return _version(self._opened) >= _RECEIPTS_SINCE
 
     @contextmanager
     def transaction(self, *, synced: bool = True) -> Iterator[sqlite3.Connection]:

@@ -83,6 +83,7 @@ class TaskParticipant:
         self._journal = context.journal
         self._noise = context.noise
         self._report = context.report
+        self._receipts = context.receipts
         # Bids use the privacy value that the profile has committed to.
         self._owner = replace(context.owner, privacy_value=session.profile.privacy_value)
         self._spec = session.spec
@@ -113,6 +114,7 @@ class TaskParticipant:
             offer = news.round
             self._closes_at = self._clock.now() + offer.deliver_in_s
             check_offer(offer=offer, spec=self._spec, latest=self._journal.latest_offer(self._api.task_id))
+            self._receipts.keep(offer, round_number=offer.round_number, attempt=offer.attempt)
             self._journal.remember_offer(self._api.task_id, SeenOffer.of(offer))
             if self._seen != (offer.round_number, offer.attempt):
                 self._settle_accounts(before=offer.round_number)
@@ -184,7 +186,8 @@ class TaskParticipant:
         if decision.code is None:
             return
         try:
-            self._api.answer(offer.round_number, Decline(decline=True, reason=decision.code.value))
+            receipt = self._api.answer(offer.round_number, Decline(decline=True, reason=decision.code.value))
+            self._receipts.keep(receipt, round_number=offer.round_number)
         except (RoundClosed, Conflict) as error:
             self._report(f"round {offer.round_number}: {error}")
 
@@ -192,12 +195,13 @@ class TaskParticipant:
         """Declare the reserved budget, also a second time; free it if the coordinator refuses it."""
         request = Declaration(rho=entry.rho) if entry.rho > 0 else Join(join=True)
         try:
-            self._api.answer(offer.round_number, request)
+            receipt = self._api.answer(offer.round_number, request)
         except (RoundClosed, Conflict, Refused) as error:
             self._journal.free(self._api.task_id, entry.release)
             self._report(f"round {offer.round_number}: {error}")
             return False
         failpoint("client.declared")
+        self._receipts.keep(receipt, round_number=offer.round_number)
         return True
 
     def _deliver(self, offer: RoundOffer, entry: Entry) -> None:
@@ -310,6 +314,7 @@ class TaskParticipant:
         failpoint("client.sent")
         if receipt.digest != entry.digest:
             raise UntrustedCoordinator(f"the receipt of round {round_number} is for other bytes")
+        self._receipts.keep(receipt, round_number=round_number)
         self._journal.acknowledge(self._api.task_id, release)
         self._report(f"round {round_number}: delivered at rho {entry.rho:.4g}")
         return True
@@ -335,6 +340,7 @@ class TaskParticipant:
         result = self._api.round(round_number)
         if result.state is RoundState.OPEN:
             return
+        self._receipts.keep(result, round_number=round_number)
         part = result.own
         payment = 0 if part is None else part.payment_micro
         accepted = part is not None and part.accepted

@@ -24,6 +24,7 @@ from ..owner import Owner, lowered
 from ..sdk.client import ModelCache, TaskApi
 from .data_source import DataSource, Learner, OpenData
 from .profile import check_presentable, check_records, histogram_in_words, make_profile
+from .receipts import ReceiptKeeper
 from .token_rotation import settle_token
 from .verification import check_acceptable, check_device, check_spec, refusal_of_claim
 
@@ -45,6 +46,11 @@ class ClientContext:
     noise: NoiseSource
     report: Report
     models: ModelCache = field(default_factory=ModelCache)
+
+    @property
+    def receipts(self) -> ReceiptKeeper:
+        """Checks and keeps what the coordinator signs."""
+        return ReceiptKeeper(api=self.api, kept=self.journal.receipts)
 
     def account(self, spec: TaskSpec) -> PrivacyAccount:
         """What the data set has released so far, under the owner's limit. The task can only lower that limit."""
@@ -182,6 +188,8 @@ class Enrolment:
         failpoint("client.enrolled")
         if answer.spec_digest != membership.spec_digest:
             raise UntrustedCoordinator("the task changed between reading it and enrolling")
+        self.context.receipts.pin(answer.public_key)
+        self.context.receipts.keep(answer)
         membership = replace(
             membership, client_id=answer.client_id, token=answer.token, ordinal=answer.ordinal, next_token=None
         )
@@ -243,8 +251,10 @@ class Enrolment:
         membership = self.context.journal.membership(self.context.api.task_id)
         assert membership is not None and membership.profile is not None
         profile = Profile.model_validate_json(membership.profile)
-        self.context.api.store_profile(profile)
+        receipt = self.context.api.store_profile(profile)
         failpoint("client.profile_sent")
+        if receipt is not None:
+            self.context.receipts.keep(receipt)
         return profile
 
     def _reconcile(self) -> None:

@@ -12,6 +12,7 @@ from qidpfl_shared.protocol.credentials import (
     OperatorTokenInfo,
     RotateOperatorToken,
 )
+from qidpfl_shared.protocol.evidence import Tombstone
 from qidpfl_shared.protocol.messages import (
     ClientSummary,
     CreatedTask,
@@ -108,6 +109,10 @@ class AdminApi(Interface):
     def stop(self, task_id: str) -> TaskSummary:
         """End a task. The coordinator settles the open round if it has enough updates."""
         return self._send(self._call("POST", f"{_path(task_id)}/stop")).read(TaskSummary)
+
+    def delete(self, task_id: str) -> Tombstone:
+        """Delete a task that has ended; its signed tombstone. A repeat returns the same one."""
+        return self._send(self._call("DELETE", _path(task_id))).read(Tombstone)
 
     def clients(self, task_id: str) -> list[ClientSummary]:
         """Every client with its profile, label distance and verdict."""

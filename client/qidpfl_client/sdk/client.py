@@ -13,6 +13,7 @@ from typing import Unpack
 import httpx
 
 from qidpfl_shared.protocol.credentials import CertificateEnrolment, NewClientToken
+from qidpfl_shared.protocol.evidence import ProfileReceipt, profile_digest
 from qidpfl_shared.protocol.fields import Message
 from qidpfl_shared.protocol.ledger import Ledger
 from qidpfl_shared.protocol.messages import (
@@ -30,6 +31,7 @@ from qidpfl_shared.protocol.messages import (
     TaskView,
     UpdateReceipt,
 )
+from qidpfl_shared.protocol.signatures import KeyList
 from qidpfl_shared.protocol.wire import Vector32, digest_of
 
 from ._base import JSON, Interface
@@ -145,9 +147,23 @@ class TaskApi(Interface):
         """
         return self._send(self._mine("POST", "/clients/me/token")).read(NewClientToken).token
 
-    def store_profile(self, profile: Profile) -> None:
-        """Send the profile. It cannot change afterwards; a repeat must send the same one."""
-        self._send(self._json("PUT", "/clients/me/profile", profile, expected=(204,)))
+    def store_profile(self, profile: Profile) -> ProfileReceipt | None:
+        """Send the profile. It cannot change afterwards; a repeat must send the same one.
+
+        Returns the receipt; None from a coordinator of an earlier version.
+        """
+        call = self._json("PUT", "/clients/me/profile", profile, expected=(200, 204))
+        answer = self._send(call)
+        if answer.status == 204:
+            return None
+        receipt = answer.read(ProfileReceipt)
+        if receipt.profile_digest != profile_digest(profile):
+            raise untrusted(call, "a receipt for another profile")
+        return receipt
+
+    def keys(self) -> KeyList:
+        """The public keys with which the coordinator signs, oldest first."""
+        return self._send(self._call("GET", "/v1/keys", token=None)).read(KeyList)
 
     def selection(self) -> SelectionVerdict:
         """Whether this client was selected; `selected` is None before the selection."""

@@ -68,6 +68,11 @@ class SettledRoundCache:
         """The cached result, if there is one."""
         return self._results.get((task_id, round_number))
 
+    def drop(self, task_id: str) -> None:
+        """Forget the rounds of a task that was deleted."""
+        for key in [key for key in self._results if key[0] == task_id]:
+            del self._results[key]
+
     def add(self, task_id: str, result: RoundResult) -> None:
         """Cache a result unless it may still change. A full cache drops its oldest entry."""
         if result.state is RoundState.SETTLED:

@@ -7,6 +7,7 @@ import anyio.to_thread
 from fastapi import Depends, Request
 
 from qidpfl_shared.protocol.messages import UpdateReceipt
+from qidpfl_shared.protocol.signatures import Signed
 
 from ..clock import Clock, Micros
 from ..ops.tokens import Secrets
@@ -67,6 +68,10 @@ class Context:
     async def write(self, work: Callable[[Transaction], Result]) -> Result:
         """Run a writing transaction. It shares one commit with the others that wait."""
         return await self.store.write_async(work)
+
+    def signed(self, message: Signed) -> Signed:
+        """The message with the signature of this server."""
+        return message if self.store.key is None else self.store.key.signed(message)
 
     async def _look_up(self, round_key: RoundKey, items: Sequence[Delivery]) -> list[UpdateReceipt | Exception | None]:
         return await self.read(lambda tx: find_receipts(tx, *round_key, items))

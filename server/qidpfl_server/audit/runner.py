@@ -1,8 +1,10 @@
 """The audit of a whole store, task by task."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from qidpfl_shared.core.privacy.account import PrivacyAccount
+from qidpfl_shared.protocol.signatures import ChainHead, KeyList
 
 from ..domain import Client, Round, Task
 from ..plugins.rules import NO_RULES, RuleRegistry
@@ -12,6 +14,7 @@ from ..store.database import check_integrity
 from ..store.store import Store
 from ..store.transaction import Transaction
 from ..store.validation import all_task_ids, damaged_rows, lost_rows
+from .checks.chain import ChainAuditor
 from .checks.models import audit_deliveries, audit_models, audit_recomputation
 from .checks.money import audit_escrow, audit_money
 from .checks.plans import PlanAuditor
@@ -24,8 +27,18 @@ from .report import Report
 _ASKED = {"reward": "what its rounds should have paid", "select": "whom its selection should have kept"}
 
 
-def audit(store: Store, rules: RuleRegistry = NO_RULES) -> Report:
-    """Check the whole store. Each task is read in one transaction, so the store may be live."""
+def audit(
+    store: Store, rules: RuleRegistry = NO_RULES, *, kept: Sequence[ChainHead] = (), public_key: str | None = None
+) -> Report:
+    """Check the whole store. Each task is read in one transaction, so the store may be live.
+
+    Args:
+        store: the store.
+        rules: custom rules with which their answers are checked too.
+        kept: heads of chains that were kept outside the store. They show whether the end of a chain was cut off, and
+            whether the holder of the key has written a chain again.
+        public_key: a key of the coordinator that is known from elsewhere. The keys of the store must follow on it.
+    """
     report = Report()
     with report.checking("the database file"):
         for problem in check_integrity(store.engine):
@@ -36,13 +49,19 @@ def audit(store: Store, rules: RuleRegistry = NO_RULES) -> Report:
     with report.checking("the tables"):
         for problem in store.read(lambda tx: list(lost_rows(tx.connection))):
             report.require(False, problem)
+    keys = KeyList(keys=())
+    with report.checking("table signing_keys"):
+        keys = store.read(lambda tx: tx.keys.all())
+    chains = ChainAuditor(keys, kept, public_key, report)
+    with report.checking("the store"):
+        store.read(chains.audit_store, snapshot=True)
     for task_id in task_ids:
         with report.checking(f"task {task_id}"):
-            store.read(partial(_audit_task, task_id=task_id, rules=rules, report=report), snapshot=True)
+            store.read(partial(_audit_task, task_id=task_id, rules=rules, chains=chains, report=report), snapshot=True)
     return report
 
 
-def _audit_task(tx: Transaction, task_id: str, rules: RuleRegistry, report: Report) -> None:
+def _audit_task(tx: Transaction, task_id: str, rules: RuleRegistry, chains: ChainAuditor, report: Report) -> None:
     damage = list(damaged_rows(tx.connection, task_id))
     for problem in damage:
         report.require(False, f"task {task_id}: {problem}")
@@ -52,6 +71,8 @@ def _audit_task(tx: Transaction, task_id: str, rules: RuleRegistry, report: Repo
     report.checked += 1
     task = tx.tasks.get(task_id)
     assert task is not None
+    with report.checking(f"task {task.name}"):
+        chains.audit_task(tx, task_id, f"task {task.name}")
     rounds = tx.rounds.of_task(task_id)
     clients = {client.client_id: client for client in tx.clients.of_task(task_id)}
     first_kept = first_kept_version(tx, task)

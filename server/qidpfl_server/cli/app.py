@@ -13,20 +13,24 @@ from rich.console import Console
 from rich.progress import track
 
 from qidpfl_shared.durable_files import fsync_dir
+from qidpfl_shared.protocol.signatures import ChainPosition
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from .. import audit, logs
 from ..errors import CoordinatorError
 from ..identifiers import hash_secret, new_id
 from ..ops.backup import back_up
+from ..ops.evidence import kept_head, shown
 from ..ops.export import TableFormat, read_export, write_export
 from ..ops.open_store import opened_store
+from ..ops.signing import load_key
 from ..ops.tokens import create_private
 from ..plugins.rules import load_rules
 from ..plugins.workloads import find_workload
 from ..service.tasks import task_spec
 from ..settings import Settings
 from ..store.store import Store
+from .keys import keys_app
 from .options import Rules, Where, guarded, located
 from .serve import ensure_task, serve
 from .tasks import Overrides, TaskName, parsed_overrides, task_named, tasks_app, valid_name
@@ -36,6 +40,7 @@ from .tokens import tokens_app
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="The QI-DPFL coordinator.")
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(tokens_app, name="tokens")
+app.add_typer(keys_app, name="keys")
 console = Console()
 
 Preset = Annotated[str | None, typer.Option(help="create a task of this preset if it does not exist, e.g. digits")]
@@ -173,15 +178,32 @@ def _ensure(
 @app.command("audit")
 @guarded
 @located
-def audit_command(where: Where, rules: Rules = None) -> None:
+def audit_command(
+    where: Where,
+    rules: Rules = None,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(help="a head kept elsewhere, TASK_ID=SEQUENCE:HASH or the proof.json of an export; repeatable"),
+    ] = None,
+    public_key: Annotated[
+        str | None,
+        typer.Option(help="a public key of the coordinator, kept elsewhere  [default: that of the signing key's file]"),
+    ] = None,
+) -> None:
     """Check every invariant of the store.
 
     The store may be live or stopped. Prints the violations and the number of checks; the exit code is 1 if there are
-    violations. With --rules it also checks tasks with custom rules against these.
+    violations. With --rules it also checks tasks with custom rules against these. Only with --head it can find that the
+    holder of the signing key has cut off or rewritten a chain.
     """
     registry = load_rules(rules or [])
-    with opened_store(where.settings()) as store:
-        report = audit.audit(store, registry)
+    kept = [kept_head(text) for text in head or []]
+    settings = where.settings()
+    own = load_key(settings.signing_key_file)
+    with opened_store(settings) as store:
+        report = audit.audit(
+            store, registry, kept=kept, public_key=public_key or (None if own is None else own.public_key)
+        )
     for line in report.lines():
         print(line)
     if report.violations:
@@ -212,6 +234,8 @@ def export_command(
         export = read_export(store, task_id, version)
     for path in write_export(export, out, table_format):
         print(path)
+    if (newest := export.task["chain"]) is not None:
+        print(f"head {shown(ChainPosition(**newest))}")
 
 
 @app.command("backup")
@@ -236,7 +260,7 @@ def backup_command(
     with opened_store(settings) as store:
         made = back_up(settings, store, out, blobs_only=blobs_only, copy=copy, watch=_with_progress)
     database = "database, " if made.database else ""
-    print(f"{made.folder}: {database}{made.blobs} blobs, {made.secrets} tokens and codes")
+    print(f"{made.folder}: {database}{made.blobs} blobs, {made.secrets} tokens, codes and keys")
     if made.missing:
         print(f"{made.missing} blobs are missing from the store; `audit` lists them")
     if blobs_only:

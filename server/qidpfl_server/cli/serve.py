@@ -107,6 +107,8 @@ def serve(
         store.read(lambda tx: require_living_tasks(tx, rules))
         secrets = load_secrets(settings.state_dir)
         _show_secrets(secrets)
+        if store.key is not None:
+            _log.info("signing_key", key_id=store.key.key_id, public_key=store.key.public_key)
         prepare()
         _prepare_evaluation(store, evaluators)
         try:

@@ -1,4 +1,4 @@
-"""The commands under `tasks`: create, list, show, start, resume and stop."""
+"""The commands under `tasks`: create, list, show, start, resume, stop and delete."""
 
 import json
 import sys
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from qidpfl_shared.core.money import MICRO
+from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.fields import Name
 from qidpfl_shared.protocol.messages import TaskSummary
 
@@ -21,6 +22,7 @@ from ..ops.model_files import read_model_file
 from ..ops.open_store import opened_store
 from ..plugins.rules import load_rules
 from ..plugins.workloads import describe_workload
+from ..service.deletion import delete_task
 from ..service.evaluation import Evaluators
 from ..service.tasks import create_task, resume_task, save_initial_model, start_task, stop_task, task_spec
 from ..service.views import task_summary, task_view
@@ -28,7 +30,7 @@ from ..store.transaction import Transaction
 from .options import Rules, Where, guarded, located
 
 tasks_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Create, list, show, start, resume and stop tasks."
+    no_args_is_help=True, rich_markup_mode=None, help="Create, list, show, start, resume, stop and delete tasks."
 )
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="name or id of the task")]
@@ -107,12 +109,21 @@ def create_command(
 @tasks_app.command("list")
 @guarded
 @located
-def list_command(where: Where) -> None:
+def list_command(
+    where: Where,
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="the tombstones of deleted tasks instead, as JSON")
+    ] = False,
+) -> None:
     """List all tasks, oldest first.
 
     On a terminal a table; else id, name, state and rounds, separated by tabs.
     """
     with opened_store(where.settings()) as store:
+        if deleted:
+            stones = store.read(lambda tx: tx.tombstones.all())
+            print(json.dumps([stone.model_dump(mode="json") for stone in stones], indent=2))
+            return
         _print_tasks(store.read(lambda tx: [task_summary(tx, task) for task in tx.tasks.all()]))
 
 
@@ -120,7 +131,7 @@ def list_command(where: Where) -> None:
 @guarded
 @located
 def show_command(where: Where, task: TaskName) -> None:
-    """Show one task as JSON, with its spec."""
+    """Show one task as JSON, with its spec and the head of its chain."""
     with opened_store(where.settings()) as store:
         view = store.read(lambda tx: task_view(tx, task_named(tx, task)))
     print(json.dumps(view.model_dump(mode="json"), indent=2))
@@ -169,6 +180,23 @@ def stop_command(where: Where, task: TaskName) -> None:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
         stop_task(store, task_id, None, SystemClock().now())
         _print_tasks(store.read(lambda tx: [task_summary(tx, task_named(tx, task_id))]))
+
+
+@tasks_app.command("delete")
+@guarded
+@located
+def delete_command(where: Where, task: TaskName) -> None:
+    """Delete a task that has ended, with everything that it has stored. Prints its tombstone, which stays.
+
+    A task that was already deleted is named by its id. Export a task first if its clients may want to check receipts.
+    """
+    with opened_store(where.settings()) as store:
+        known = store.read(lambda tx: tx.tombstones.get(task))
+        task_id = task if known is not None else store.read(lambda tx: task_named(tx, task)).task_id
+        now = SystemClock().now()
+        stone = store.write(lambda tx: delete_task(tx, task_id, deleted_by="operator", now=now))
+    failpoint("delete.after_commit")
+    print(json.dumps(stone.model_dump(mode="json"), indent=2))
 
 
 def task_named(tx: Transaction, name: str) -> Task:

@@ -7,6 +7,8 @@ from urllib.parse import quote
 
 import structlog
 
+from qidpfl_shared.durable_files import create_folder
+
 from ..clock import Micros
 from ..domain import Task
 from ..store.transaction import Transaction
@@ -48,11 +50,13 @@ class AutoExport:
         try:
             with tx.connection.begin_nested():
                 export = export_inside(tx, task.task_id)
+            # Who may read the results is who may read the folder above: only the operator, unless that was opened.
+            create_folder(self._folder, mode=0o700)
+            opened = stat.S_IMODE(self._folder.stat().st_mode)
             if not os.path.exists(place):
-                place.mkdir(parents=True)
-                # The same users may delete files here as in the folder above.
-                place.chmod(stat.S_IMODE(self._folder.stat().st_mode))
-            write_export(export, place, TableFormat.CSV)
+                place.mkdir()
+                place.chmod(opened)
+            write_export(export, place, TableFormat.CSV, mode=0o600 | (opened & 0o044))
         except Exception as error:
             reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
             _log.error("results_not_written", folder=str(place), reason=reason, instead="export, or make results")

@@ -81,8 +81,11 @@ def _created_at_once(folder: Path) -> Iterator[Path]:
 
 
 def _copy_secrets(settings: Settings, target: Path) -> int:
-    """Copy the tokens and enrolment codes; only the operator can read them."""
+    """Copy the tokens, enrolment codes and the signing key; only the operator can read them."""
     found = sorted([*settings.state_dir.glob("*.token"), *settings.code_folder.glob("*.code")])
-    for path in found:
-        write_synced(target / path.name, path.read_bytes(), exclusive=True, mode=0o600)
-    return len(found)
+    named = {path.name: path for path in found}
+    if settings.signing_key_file.is_file():
+        named["signing.key"] = settings.signing_key_file
+    for name, path in named.items():
+        write_synced(target / name, path.read_bytes(), exclusive=True, mode=0o600)
+    return len(named)

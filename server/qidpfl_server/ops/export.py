@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from qidpfl_shared.durable_files import write_durably
+from qidpfl_shared.durable_files import create_folder, write_durably
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.ledger import Ledger, LedgerEntry
 from qidpfl_shared.protocol.messages import RoundResult, RoundState
@@ -25,6 +25,7 @@ from ..service.retention import first_kept_version
 from ..service.views import ledger, round_result, task_view
 from ..store.store import Store
 from ..store.transaction import Transaction
+from .evidence import evidence_files
 from .model_files import safetensors_bytes
 
 Row = dict[str, Any]
@@ -45,32 +46,40 @@ class Export:
     tables: Mapping[str, tuple[tuple[str, ...], Sequence[Row]]]
     version: int
     model: bytes
+    evidence: Mapping[str, bytes]
 
 
 def read_export(store: Store, task_id: str, version: int | None = None) -> Export:
     """Read a task and one version of its model, the newest by default. Raises `RequestRefused` if it is not there."""
-    task, described, tables, model = store.read(lambda tx: _read(tx, task_id, version), snapshot=True)
-    data = safetensors_bytes(task.spec, store.blobs.get(model.digest))
-    return Export(task=described, tables=tables, version=model.version, model=data)
+    return store.read(lambda tx: _export(tx, task_id, version), snapshot=True)
 
 
 def export_inside(tx: Transaction, task_id: str) -> Export:
     """A task and its newest model inside a transaction, with the changes of that transaction."""
-    task, described, tables, model = _read(tx, task_id, None)
+    return _export(tx, task_id, None)
+
+
+def _export(tx: Transaction, task_id: str, version: int | None) -> Export:
+    task, described, tables, model = _read(tx, task_id, version)
     data = safetensors_bytes(task.spec, tx.blobs.get(model.digest))
-    return Export(task=described, tables=tables, version=model.version, model=data)
+    evidence = evidence_files(tx, task_id)
+    return Export(task=described, tables=tables, version=model.version, model=data, evidence=evidence)
 
 
-def write_export(export: Export, folder: Path, table_format: TableFormat) -> list[Path]:
-    """Write an export into a folder. Each file is written as a whole and replaces a file of the same name."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write_export(export: Export, folder: Path, table_format: TableFormat, *, mode: int = 0o600) -> list[Path]:
+    """Write an export into a folder. Each file is written as a whole and replaces a file of the same name.
+
+    Only the operator can read a new folder and, unless `mode` says more, the files: they tell what each client sold.
+    """
+    create_folder(folder, mode=0o700)
     files = {"task.json": _json(export.task)}
     for name, (columns, rows) in export.tables.items():
         text = _json(rows) if table_format is TableFormat.JSON else _csv(columns, rows)
         files[f"{name}.{table_format}"] = text
     files[f"model-{export.version}.safetensors"] = export.model
+    files |= export.evidence
     for name, data in files.items():
-        write_durably(folder / name, data)
+        write_durably(folder / name, data, mode=mode)
     return [folder / name for name in files]
 
 
@@ -127,7 +136,7 @@ def _round_row(round_: Round, result: RoundResult) -> Row:
         "settlement_s": round_.settlement_s,
         "evaluation_s": round_.evaluation_s,
     }
-    return result.model_dump(mode="json", exclude={"own", "clients", "timing"}) | timing
+    return result.model_dump(mode="json", exclude={"own", "clients", "timing", "chain", "signature"}) | timing
 
 
 def _client_row(client: Client) -> Row:

@@ -7,6 +7,7 @@ from ..settings import Settings
 from ..store.blobs import Blobs
 from ..store.database import migrate, open_engine, require_existing
 from ..store.store import Store
+from .signing import prepare_key, use_key
 from .startup_checks import prepare_blobs
 
 
@@ -25,6 +26,9 @@ def opened_store(settings: Settings, *, create: bool = False) -> Iterator[Store]
     try:
         if create:
             prepare_blobs(store)
+            prepare_key(settings, store)
+        else:
+            use_key(settings, store)
         yield store
     finally:
         store.close()

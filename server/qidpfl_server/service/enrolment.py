@@ -2,6 +2,7 @@
 
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.evidence import ProfileReceipt
 from qidpfl_shared.protocol.messages import ClientSummary, EnrolAnswer, EnrolRequest, Profile, TaskState
 from qidpfl_shared.protocol.task_spec import SelectionRule
 
@@ -10,9 +11,11 @@ from ..domain import Client, ClientState, Task
 from ..errors import RequestRefused
 from ..identifiers import hash_secret, new_id, new_secret
 from ..plugins.rules import NO_RULES, RuleRegistry
+from ..store.guarded import client_subject
 from ..store.transaction import Transaction
 from .lifecycle import get_task, get_task_for_update, known_client
 from .planning import alignment_scores, flagged_clients
+from .receipts import profile_receipt
 from .selection import select_clients, select_late_joiner, selection_is_due
 
 
@@ -51,7 +54,14 @@ def admit(
     # Also for a repeat: other coordinators must drop the old token from their caches.
     tx.touch(task_id)
     failpoint("enrol.before_commit")
-    return EnrolAnswer(client_id=client.client_id, token=token, ordinal=client.ordinal, spec_digest=task.spec_digest)
+    return EnrolAnswer(
+        client_id=client.client_id,
+        token=token,
+        ordinal=client.ordinal,
+        spec_digest=task.spec_digest,
+        public_key=None if tx.key is None else tx.key.public_key,
+        chain=tx.chain.position(task_id, client_subject(client.client_id)),
+    )
 
 
 def use_token(tx: Transaction, client: Client, token_hash: str) -> bool:
@@ -66,7 +76,7 @@ def use_token(tx: Transaction, client: Client, token_hash: str) -> bool:
 
 def store_profile(
     tx: Transaction, client_id: str, profile: Profile, now: Micros, rules: RuleRegistry = NO_RULES
-) -> None:
+) -> ProfileReceipt:
     """Store the profile of a client, once. The last expected profile starts the selection."""
     task = get_task_for_update(tx, known_client(tx, client_id).task_id)
     # Read after the task is locked: another process may just have stored the profile.
@@ -74,7 +84,7 @@ def store_profile(
     if client.has_profile:
         if _profile_of(client) != profile:
             raise RequestRefused(ErrorCode.PROFILE_FROZEN)
-        return
+        return profile_receipt(tx, client, profile)
     _require_enrolling(task)
     if client.state is ClientState.LEFT:
         raise RequestRefused(ErrorCode.PROFILE_FROZEN, "the client has left the task")
@@ -88,6 +98,8 @@ def store_profile(
         rho_cap=profile.rho_cap,
         lifetime_rho=profile.lifetime_rho,
     )
+    # Before the selection changes the client again: the receipt names this entry.
+    receipt = profile_receipt(tx, client, profile)
     tx.events.add(task.task_id, "client.profiled", at=now, detail=f"ordinal {client.ordinal}")
     tx.touch(task.task_id)
     if task.state is TaskState.TRAINING:
@@ -95,6 +107,7 @@ def store_profile(
     elif selection_is_due(tx, task, now) and not rules.missing(task.spec):
         select_clients(tx, task, now, rules)
     failpoint("profile.before_commit")
+    return receipt
 
 
 def leave(tx: Transaction, client_id: str, now: Micros) -> None:

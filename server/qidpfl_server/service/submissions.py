@@ -32,6 +32,7 @@ from ..store.blobs import StagedBlob
 from ..store.transaction import Transaction
 from .lifecycle import get_task, get_task_for_update
 from .planning import participant, privacy_accounts, round_is_complete
+from .receipts import with_budget_positions, with_update_positions
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -75,7 +76,7 @@ def declare_budgets(
     batch = BudgetBatch(tx, get_task_for_update(tx, task_id), round_number, answers)
     outcomes = _each(answers, batch.receipt, RequestRefused)
     batch.record()
-    return outcomes
+    return with_budget_positions(tx, task_id, outcomes)
 
 
 def find_receipts(
@@ -83,7 +84,7 @@ def find_receipts(
 ) -> list[UpdateReceipt | Exception | None]:
     """Check uploads before the server reads their bodies: the receipt of a known one, None for one to accept."""
     batch = UploadBatch(tx, get_task(tx, task_id), round_number, deliveries)
-    return _each(deliveries, batch.known_receipt, RequestRefused)
+    return with_update_positions(tx, task_id, _each(deliveries, batch.known_receipt, RequestRefused))
 
 
 def accept_updates(
@@ -95,7 +96,7 @@ def accept_updates(
         deliveries, lambda delivery: batch.known_receipt(delivery) or batch.accept(delivery), CoordinatorError, OSError
     )
     batch.record()
-    return outcomes
+    return with_update_positions(tx, task_id, outcomes)
 
 
 def void_update(tx: Transaction, task_id: str, round_number: int, client_id: str, now: Micros) -> None:
@@ -333,6 +334,7 @@ def _same_answer(known: Budget, wanted: Budget) -> bool:
 def _budget_receipt(round_number: int, budget: Budget) -> BudgetReceipt:
     return BudgetReceipt(
         round_number=round_number,
+        client_id=budget.client_id,
         state=budget.state.value,
         rho=budget.rho if budget.rho > 0 else None,
         recorded_at=as_datetime(budget.recorded_at),

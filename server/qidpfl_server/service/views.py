@@ -1,7 +1,7 @@
 """The state of a task as API messages. While a round is open, no client sees the budget of another."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qidpfl_shared.core.money import MICRO
 from qidpfl_shared.core.planning import Standing
@@ -26,6 +26,7 @@ from qidpfl_shared.protocol.messages import (
     TaskView,
 )
 from qidpfl_shared.protocol.releases import histogram_release, round_release
+from qidpfl_shared.protocol.signatures import ChainPosition, MessageSignature, SigningKey
 from qidpfl_shared.protocol.task_spec import SelectionRule
 
 from ..clock import Micros, as_datetime, seconds_left
@@ -43,6 +44,7 @@ from ..domain import (
     standing_of,
 )
 from ..errors import RequestRefused
+from ..store.guarded import round_subject
 from ..store.transaction import Transaction
 from .lifecycle import known_client
 
@@ -55,6 +57,9 @@ class AnnouncementState:
     round_: Round | None
     base: Model | None
     invitations: dict[str, RoundInvitation]
+    # Where the chain records the announcement, and its signature, which is the same for all clients.
+    chain: ChainPosition | None = None
+    signature: MessageSignature | None = None
 
     def is_newer_than(self, after: tuple[int, int]) -> bool:
         """Whether the open round and attempt are later than `after`."""
@@ -92,12 +97,18 @@ class AnnouncementState:
             deliver_by=as_datetime(round_.deliver_by),
             declare_in_s=seconds_left(round_.declare_by, now),
             deliver_in_s=seconds_left(round_.deliver_by, now),
+            chain=self.chain,
+            signature=self.signature,
         )
 
     def _rho_max(self, client_id: str) -> float:
         """The largest budget that a client may declare in this round."""
         invitation, largest = self.invitations.get(client_id), self.task.spec.bounds.rho_max
         return largest if invitation is None or invitation.rho_limit is None else min(largest, invitation.rho_limit)
+
+    def signed(self, key: SigningKey) -> "AnnouncementState":
+        """The state with the signature of its announcement, made once for all clients."""
+        return replace(self, signature=key.signed(self._offer("", 0)).signature)
 
 
 def announcement_state(tx: Transaction, task_id: str) -> AnnouncementState | None:
@@ -108,12 +119,14 @@ def announcement_state(tx: Transaction, task_id: str) -> AnnouncementState | Non
     round_ = tx.rounds.latest(task_id)
     if round_ is None or round_.state is not RoundState.OPEN or task.ended:
         return AnnouncementState(task=task, round_=None, base=None, invitations={})
-    return AnnouncementState(
+    state = AnnouncementState(
         task=task,
         round_=round_,
         base=tx.tasks.model(task_id, round_.base_version),
         invitations=tx.rounds.invitations(task_id, round_.round_number),
+        chain=tx.chain.position(task_id, round_subject(round_.round_number)),
     )
+    return state if tx.key is None or state.base is None else state.signed(tx.key)
 
 
 def task_summary(tx: Transaction, task: Task) -> TaskSummary:
@@ -134,7 +147,12 @@ def task_summary(tx: Transaction, task: Task) -> TaskSummary:
 
 def task_view(tx: Transaction, task: Task) -> TaskView:
     """A task with its counts and its whole spec."""
-    return TaskView(**dict(task_summary(tx, task)), spec=task.spec, spec_digest=task.spec_digest)
+    return TaskView(
+        **dict(task_summary(tx, task)),
+        spec=task.spec,
+        spec_digest=task.spec_digest,
+        chain=tx.chain.head(task.task_id),
+    )
 
 
 def selection_verdict(tx: Transaction, client_id: str) -> SelectionVerdict:
@@ -183,6 +201,7 @@ def round_result(tx: Transaction, task: Task, round_number: int) -> RoundResult:
         loss=round_.loss,
         timing=_timing(round_),
         clients=tuple(_client_results(tx, task, round_, payments)) if closed else None,
+        chain=tx.chain.position(task.task_id, round_subject(round_number)),
     )
 
 

@@ -16,6 +16,7 @@ from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine,
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
 from ..errors import CoordinatorError, DamagedState, DiskFailure, StorageFull, StoreBusy, SuspectedDamage
+from .adoption import adopt_tasks
 
 _BUSY_TIMEOUT_S = 5.0
 _MIGRATIONS = Path(__file__).parent / "migrations"
@@ -163,7 +164,10 @@ def migrate(engine: Engine) -> None:
                 # Several servers may start on the same empty database: only one of them may create the tables.
                 connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('qidpfl.migrate'))"))
             config.attributes["connection"] = connection
+            had_chain = inspect(connection).has_table("chain")
             command.upgrade(config, "head")
+            if not had_chain:
+                adopt_tasks(connection)
     except CommandError as error:
         known = ScriptDirectory.from_config(config).get_current_head()
         raise DamagedState(

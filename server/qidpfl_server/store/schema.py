@@ -229,3 +229,60 @@ events = Table(
     Column("round_number", Integer),
     Column("detail", Text),
 )
+
+# The chain of each task, and that of the store (task_id "store"): see qidpfl_shared.protocol.chain. There is no foreign
+# key, because the chain of a task must not depend on the rows that it guards.
+chain = Table(
+    "chain",
+    metadata,
+    Column("task_id", String(64), primary_key=True),
+    Column("sequence", Integer, primary_key=True),
+    Column("kind", String(64), nullable=False),
+    Column("subject", String(200), nullable=False),
+    Column("content", String(64), nullable=False),
+    Column("head", String(64), nullable=False),
+)
+Index("ix_chain_task_id_subject", chain.c.task_id, chain.c.subject)
+
+# One row per chain with its newest head, signed unless the store has no key yet.
+chain_heads = Table(
+    "chain_heads",
+    metadata,
+    Column("task_id", String(64), primary_key=True),
+    Column("sequence", Integer, nullable=False),
+    Column("head", String(64), nullable=False),
+    Column("key_id", String(16)),
+    Column("signature", String(88)),
+)
+
+# The public keys of the coordinator, in the order of `position`. All but the first are endorsed by the one before.
+signing_keys = Table(
+    "signing_keys",
+    metadata,
+    Column("position", Integer, primary_key=True),
+    Column("key_id", String(16), nullable=False, unique=True),
+    Column("public_key", String(44), nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("endorsed_by", String(16)),
+    Column("endorsement", String(88)),
+)
+
+# What is left of a deleted task.
+tombstones = Table(
+    "tombstones",
+    metadata,
+    Column("task_id", String(64), primary_key=True),
+    Column("name", String(200), nullable=False),
+    Column("spec_digest", String(64), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reason", Text),
+    Column("clients", Integer, nullable=False),
+    Column("settled_rounds", Integer, nullable=False),
+    Column("paid_micro", BigInteger, nullable=False),
+    Column("final_sequence", Integer, nullable=False),
+    Column("final_head", String(64), nullable=False),
+    Column("deleted_by", String(200), nullable=False),
+    Column("deleted_at", BigInteger, nullable=False),
+    Column("key_id", String(16)),
+    Column("signature", String(88)),
+)

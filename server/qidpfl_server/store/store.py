@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 
+from qidpfl_shared.protocol.signatures import SigningKey
+
 from ..errors import CoordinatorError, StoreBusy, SuspectedDamage
 from .blobs import Blobs
 from .database import check_integrity, translated, translated_errors
@@ -43,9 +45,11 @@ class _Request:
 class Store:
     """The database and the blobs: `read` and `write` run one function inside one transaction."""
 
-    def __init__(self, engine: Engine, blobs: Blobs) -> None:
+    def __init__(self, engine: Engine, blobs: Blobs, key: SigningKey | None = None) -> None:
         self.engine = engine
         self.blobs = blobs
+        # Signs the heads of the chains; None for a store that has no key yet, and for a command that only reads.
+        self.key = key
         # How many of the counted changes this process has made.
         self.local_commits = 0
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
@@ -78,7 +82,7 @@ class Store:
             self.engine.connect().execution_options(**options) as connection,
             connection.begin(),
         ):
-            return work(Transaction(connection, self.blobs))
+            return work(Transaction(connection, self.blobs, self.key))
 
     def write(self, work: Work[Result]) -> Result:
         """Run a function that writes; return when its effect is durable. It blocks: call it from a thread."""
@@ -149,17 +153,22 @@ class Store:
         counted = False
         try:
             with self.engine.begin() as connection:
-                transaction = Transaction(connection, self.blobs)
+                transaction = Transaction(connection, self.blobs, self.key)
                 for group in _grouped(batch):
-                    before = set(transaction.touched), transaction.changes_tokens
+                    before, restore_chain = (
+                        (set(transaction.touched), transaction.changes_tokens),
+                        transaction.chain.saved(),
+                    )
                     try:
                         with connection.begin_nested():
                             if (round_key := group[0].round_key) is None:
                                 results = [group[0].work(transaction)]
                             else:
                                 results = group[0].work(transaction, *round_key, [request.item for request in group])
+                            transaction.chain.flush()
                     except Exception as error:
                         transaction.touched, transaction.changes_tokens = before
+                        restore_chain()
                         results = [translated(error)] * len(group)
                     outcomes += zip(group, results, strict=True)
                 self._finish(transaction)
@@ -185,6 +194,7 @@ class Store:
 
     def _finish(self, transaction: Transaction) -> None:
         """The last steps before the commit."""
+        transaction.chain.seal(self.key)
         if transaction.touched:
             for last_part in self._last_parts:
                 last_part(transaction)

@@ -2,11 +2,15 @@
 
 from sqlalchemy import Connection, select, text
 
+from qidpfl_shared.protocol.signatures import SigningKey
+
 from . import schema
 from .blobs import Blobs, StagedBlob
+from .repositories.chain import ChainRows
 from .repositories.clients import ClientRows
 from .repositories.credentials import ClientCredentialRows, OperatorTokenRows
 from .repositories.events import EventRows
+from .repositories.evidence import KeyRows, TombstoneRows
 from .repositories.payments import PaymentRows
 from .repositories.rounds import RoundRows
 from .repositories.tasks import TaskRows
@@ -15,19 +19,23 @@ from .repositories.tasks import TaskRows
 class Transaction:
     """An open transaction. `touched` collects the tasks that it changes; `published` tells whether it named blobs."""
 
-    def __init__(self, connection: Connection, blobs: Blobs) -> None:
+    def __init__(self, connection: Connection, blobs: Blobs, key: SigningKey | None = None) -> None:
         self.connection = connection
         self.blobs = blobs
+        self.key = key
         self.touched: set[str] = set()
         self.published = False
         self.changes_tokens = False
-        self.tasks = TaskRows(connection)
-        self.clients = ClientRows(connection)
-        self.rounds = RoundRows(connection)
-        self.payments = PaymentRows(connection)
-        self.events = EventRows(connection)
+        self.chain = ChainRows(connection)
+        self.tasks = TaskRows(connection, self.chain)
+        self.clients = ClientRows(connection, self.chain)
+        self.rounds = RoundRows(connection, self.chain)
+        self.payments = PaymentRows(connection, self.chain)
+        self.events = EventRows(connection, self.chain)
         self.operator_tokens = OperatorTokenRows(connection)
         self.credentials = ClientCredentialRows(connection)
+        self.keys = KeyRows(connection, self.chain)
+        self.tombstones = TombstoneRows(connection, self.chain)
 
     def touch(self, task_id: str) -> None:
         """Record that this transaction changes a task. The commit wakes the requests that wait for it."""

@@ -1,7 +1,7 @@
 """The requests and answers of the HTTP API. docs/protocol.md explains when each is used."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -31,6 +31,7 @@ from .fields import (
     Yes,
     is_absent,
 )
+from .signatures import ChainPosition, PublicKeyText, SignedMessage
 from .task_spec import Ordinal, TaskSpec
 
 Secret = Annotated[str, Field(min_length=16, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
@@ -86,6 +87,7 @@ class TaskView(TaskSummary):
 
     spec: TaskSpec
     spec_digest: Digest
+    chain: ChainPosition | None = Field(default=None, description="the newest position of its chain")
 
 
 class CreateTask(Message):
@@ -123,13 +125,17 @@ class EnrolRequest(Message):
     ordinal: Ordinal | None = Field(default=None, description="the data shard that a testbed client wants")
 
 
-class EnrolAnswer(Message):
-    """The identity of the new client. The token is shown only once."""
+class EnrolAnswer(SignedMessage):
+    """The identity of the new client. The token is shown only once; the signature does not cover it."""
+
+    kind: ClassVar[str] = "enrolment"
+    unsigned: ClassVar[frozenset[str]] = frozenset({"token"})
 
     client_id: Name
     token: Secret = Field(repr=False)
     ordinal: Ordinal
     spec_digest: Digest = Field(description="pin it: an announcement that contradicts this spec must be refused")
+    public_key: PublicKeyText | None = Field(default=None, description="pin it: it signs all receipts of the task")
 
 
 class Profile(Message):
@@ -205,8 +211,14 @@ class ClientSummary(Message):
 # --- rounds ----------------------------------------------------------------------------------------------------------
 
 
-class RoundOffer(Message):
-    """An open round for one client: all it needs to compute its best response, and no data of other clients."""
+class RoundOffer(SignedMessage):
+    """An open round for one client: all it needs to compute its best response, and no data of other clients.
+
+    The signature covers what is the same for all clients of an attempt.
+    """
+
+    kind: ClassVar[str] = "announcement"
+    unsigned: ClassVar[frozenset[str]] = frozenset({"standing", "rho_max", "declare_in_s", "deliver_in_s"})
 
     round_number: RoundNumber
     attempt: Attempt
@@ -259,17 +271,22 @@ class Join(Message):
 BudgetRequest = Declaration | Decline | Join
 
 
-class BudgetReceipt(Message):
+class BudgetReceipt(SignedMessage):
     """The recorded answer of the client."""
 
+    kind: ClassVar[str] = "budget"
+
     round_number: RoundNumber
+    client_id: Name | None = Field(default=None, description="null from coordinators that sign nothing")
     state: Literal["declared", "declined", "joined"]
     rho: SpentRho | None = Field(default=None, description="the declared budget, also after it was withdrawn")
     recorded_at: Moment
 
 
-class UpdateReceipt(Message):
+class UpdateReceipt(SignedMessage):
     """The update is stored durably. A repeat of the same bytes gets the same receipt."""
+
+    kind: ClassVar[str] = "update"
 
     round_number: RoundNumber
     client_id: Name
@@ -317,8 +334,10 @@ class RoundTiming(Message):
     evaluation_s: float | None = Field(default=None, ge=0, description="null if the model was not evaluated")
 
 
-class RoundResult(Message):
+class RoundResult(SignedMessage):
     """A round and its result. A client sees the totals and its own result; admin and viewer see all clients."""
+
+    kind: ClassVar[str] = "result"
 
     round_number: RoundNumber
     attempt: Attempt

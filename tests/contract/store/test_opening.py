@@ -48,6 +48,10 @@ def test_a_store_of_a_newer_program_is_refused_and_left_alone(store: Store, stor
     engine.dispose()
 
 
+LATER_TABLES = (
+    *("blob_folder", "escrow_settlements", "client_credentials", "operator_tokens"),
+    *("chain", "chain_heads", "signing_keys", "tombstones"),
+)
 # Of migration 0005.
 LATER_COLUMNS = (
     *(("clients", column) for column in ("revoked_at", "exclusions", "excluded_until")),
@@ -68,7 +72,7 @@ def test_a_store_from_before_rounds_were_timed_goes_on(opened: Open, store_url: 
         for column in TIMINGS:
             connection.execute(text(f"ALTER TABLE rounds DROP COLUMN {column}"))
         connection.execute(text("ALTER TABLE clients DROP COLUMN token_used"))
-        for table in ("blob_folder", "escrow_settlements", "client_credentials", "operator_tokens"):
+        for table in LATER_TABLES:
             connection.execute(text(f"DROP TABLE {table}"))
         for table, column in LATER_COLUMNS:
             connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
@@ -77,6 +81,7 @@ def test_a_store_from_before_rounds_were_timed_goes_on(opened: Open, store_url: 
     assert upgraded.read(lambda tx: tx.rounds.of_task(task_id)) == [replace(round_, **TIMINGS) for round_ in before]
     shown = upgraded.read(lambda tx: round_result(tx, task_of(upgraded, task_id), 1))
     assert shown.state is RoundState.SETTLED and shown.timing is None
+    assert {entry.kind for entry in upgraded.read(lambda tx: list(tx.chain.entries(task_id)))} == {"adopted"}
     assert settle_if_due(upgraded, task_id, None, NOW, stop=True)
     assert task_of(upgraded, task_id).state is TaskState.STOPPED
 

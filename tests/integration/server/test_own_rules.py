@@ -217,7 +217,7 @@ def test_no_rule_pays_more_than_the_task_may(lenient: Coordinator) -> None:
 def test_a_rule_that_fails_ends_its_task_and_nothing_else(lenient: Coordinator, name: str, detail: str) -> None:
     function = "policy" if "reward" in FAILING[name] else "rule"
     clients = members(lenient, name, short(own(**{function: name})))
-    assert gathered(clients) == [204, 204, 204]
+    assert gathered(clients) == [200, 200, 200]
     task = read(lenient, f"/{clients[0].task_id}")
     assert (task["state"], task["reason"]) == ("failed", f"own_rule_failed: rules {name}: {detail}")
     assert "0 violated" in lenient.audit()
@@ -264,7 +264,7 @@ def test_the_commands_need_the_rules_as_serve_does(tmp_path: Path) -> None:
 def test_serve_does_not_start_without_the_rules_of_a_living_task(tmp_path: Path) -> None:
     with Coordinator(tmp_path, arguments=("--rules", str(EXAMPLE))) as coordinator:
         clients = members(coordinator, "mine", short(own(policy="own_rules")))
-        assert gathered(clients) == [204, 204, 204]
+        assert gathered(clients) == [200, 200, 200]
         coordinator.stop()
         refused = server_command("serve", "--port", "0", "--state-dir", tmp_path)
         assert refused.returncode == 1
@@ -286,7 +286,7 @@ def test_a_coordinator_does_not_run_a_task_whose_rules_are_not_loaded(tmp_path: 
         made = server_command(*create, "--single-use-codes", "0", "--state-dir", state)
         task_id, code = made.stdout.split()
         clients = [ScriptedClient(coordinator.url, task_id, code, f"key-of-client-{n:05d}") for n in range(3)]
-        assert gathered(clients) == [204, 204, 204]
+        assert gathered(clients) == [200, 200, 200]
         with coordinator.admin as http:
             answer = http.post(f"/v1/tasks/{task_id}/start")
         assert (answer.status_code, answer.json()["code"]) == (422, "rules_not_loaded")

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Body, Request
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.credentials import CertificateEnrolment, NewClientToken
 from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.evidence import ProfileReceipt
 from qidpfl_shared.protocol.ledger import Ledger
 from qidpfl_shared.protocol.messages import ClientSummary, EnrolAnswer, EnrolRequest, Profile, SelectionVerdict
 
@@ -80,7 +81,7 @@ async def enrol_client(
     callers.clear()
     _log.info("client_enrolled", task=task_id, client_id=answer.client_id, ordinal=answer.ordinal)
     failpoint("enrol.after_commit")
-    return answer
+    return context.signed(answer)
 
 
 @router.post(
@@ -158,7 +159,6 @@ async def rotate_token(context: Ctx, client_id: ClientId, task_id: TaskId, crede
 
 @router.put(
     "/me/profile",
-    status_code=204,
     summary="Store the profile",
     responses=responses(
         *_OWN,
@@ -170,18 +170,20 @@ async def rotate_token(context: Ctx, client_id: ClientId, task_id: TaskId, crede
         ErrorCode.HISTOGRAM_REQUIRED,
         ErrorCode.OUT_OF_BOUNDS,
         ErrorCode.STORAGE_FULL,
-    ),
+    )
+    | success({"client_id": _SOME_ID, "profile_digest": _SOME_DIGEST}),
 )
 async def put_profile(
     context: Ctx, client_id: ClientId, task_id: TaskId, profile: Annotated[Profile, Body(examples=[_PROFILE])]
-) -> None:
+) -> ProfileReceipt:
     """Label histogram, size, privacy value and caps. A stored profile cannot be changed.
 
     Where selection rule `all` keeps every client, the histogram may be left out: `label_counts` is null.
     """
     now = context.now()
-    await context.write(lambda tx: store_profile(tx, client_id, profile, now, context.rules))
+    receipt = await context.write(lambda tx: store_profile(tx, client_id, profile, now, context.rules))
     failpoint("profile.after_commit")
+    return context.signed(receipt)
 
 
 @router.get("/me/selection", summary="Was I selected?", responses=responses(*_OWN))

@@ -5,6 +5,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.fields import Message
+from qidpfl_shared.protocol.signatures import KeyList
 
 from ...errors import RequestRefused, StoreBusy
 from ..auth import Bearer, Callers, identify
@@ -33,6 +34,12 @@ async def ready(context: Ctx) -> Health:
         raise StoreBusy("the server is stopping or must be restarted")
     await context.read(lambda tx: tx.change_counter())
     return Health()
+
+
+@router.get("/v1/keys", summary="Public keys", responses=responses(ErrorCode.STORE_BUSY))
+async def list_keys(context: Ctx) -> KeyList:
+    """The keys that sign, oldest first, without a token. The last one signs now; each is endorsed by the one before."""
+    return await context.read(lambda tx: tx.keys.all())
 
 
 @router.get(

@@ -19,6 +19,7 @@ from qidpfl_shared.protocol.messages import (
 from qidpfl_shared.protocol.wire import parse_content_digest
 
 from ...clock import SECOND
+from ...errors import RequestRefused
 from ...service.lifecycle import get_task
 from ...service.planning import mark_coming_back
 from ...service.submissions import (
@@ -29,7 +30,7 @@ from ...service.submissions import (
     declare_budgets,
     void_update,
 )
-from ...service.views import as_seen_by, round_result
+from ...service.views import AnnouncementState, as_seen_by, round_result
 from ..auth import Admin, ClientId, OtherClientId, Reader, RoundNumber, TaskId, bearer, identify, participant
 from ..context import Context, Ctx, get_context
 from ..errors import JSON_BODY, responses
@@ -81,8 +82,7 @@ async def get_announcement(
     known = (int(number), int(attempt))
     deadline = context.now() + round(wait * SECOND)
     while True:
-        announced = await context.notifier.current(task_id)
-        assert announced is not None
+        announced = await _announced(context, task_id)
         left = (deadline - context.now()) / SECOND
         if announced.is_newer_than(known) or announced.task.ended:
             break
@@ -95,6 +95,14 @@ async def get_announcement(
         await context.write(lambda tx: mark_coming_back(tx, client_id))
     body = announced.announcement(client_id, context.now())
     return Response(body.model_dump_json(), media_type="application/json")
+
+
+async def _announced(context: Context, task_id: str) -> AnnouncementState:
+    announced = await context.notifier.current(task_id)
+    if announced is None:
+        # It was deleted after the caller was identified.
+        raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such task")
+    return announced
 
 
 @router.put(
@@ -125,7 +133,7 @@ async def put_budget(
     answer = BudgetAnswer(client_id=client_id, request=request, at=context.now())
     receipt = await context.store.write_batched(declare_budgets, (task_id, round_number), answer)
     failpoint("declare.after_commit")
-    return receipt
+    return context.signed(receipt)
 
 
 @router.put(
@@ -179,14 +187,12 @@ async def put_update(request: Request) -> Response:
                 )
                 receipt = await context.store.write_batched(accept_updates, round_key, staged)
         failpoint("upload.after_commit")
-    return Response(receipt.model_dump_json(), media_type="application/json")
+    return Response(context.signed(receipt).model_dump_json(), media_type="application/json")
 
 
 async def _byte_length(context: Context, task_id: str) -> int:
     """The length of an update of a task."""
-    announced = await context.notifier.current(task_id)
-    assert announced is not None
-    return announced.task.spec.layout.byte_length
+    return (await _announced(context, task_id)).task.spec.layout.byte_length
 
 
 @router.delete(
@@ -223,4 +229,4 @@ async def get_round(context: Ctx, caller: Reader, task_id: TaskId, round_number:
     if result is None:
         result = await context.read(lambda tx: round_result(tx, get_task(tx, task_id), round_number))
         context.settled_rounds.add(task_id, result)
-    return result if caller.client_id is None else as_seen_by(result, caller.client_id)
+    return context.signed(result if caller.client_id is None else as_seen_by(result, caller.client_id))

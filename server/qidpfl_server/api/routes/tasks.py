@@ -9,10 +9,13 @@ import structlog
 from fastapi import APIRouter, BackgroundTasks, Body, Header, Request
 from fastapi.responses import StreamingResponse
 
+from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.protocol.evidence import Tombstone
 from qidpfl_shared.protocol.messages import CreatedTask, CreateTask, Event, TaskSummary, TaskView
 
 from ...errors import RequestRefused
+from ...service.deletion import delete_task
 from ...service.lifecycle import get_task
 from ...service.tasks import create_task, resume_task, save_initial_model, start_task, stop_task, task_spec
 from ...service.views import task_summary, task_view
@@ -128,6 +131,23 @@ async def stop(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
         await anyio.to_thread.run_sync(stop_task, context.store, task_id, evaluator, context.now())
         _log.info("admin_action", action="stop", task=task_id)
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
+
+
+@router.delete(
+    "/{task_id}", tags=["tasks"], summary="Delete a task", responses=responses(*_READ, ErrorCode.TASK_NOT_ENDED)
+)
+async def delete(context: Ctx, callers: Callers, caller: Admin, task_id: TaskId) -> Tombstone:
+    """Delete a task that has ended, with everything that it has stored. A signed tombstone stays; a repeat returns it.
+
+    Keep the tombstone, and an export of the task if clients may still want to check their receipts.
+    """
+    now = context.now()
+    stone = await context.write(lambda tx: delete_task(tx, task_id, deleted_by="admin", now=now))
+    callers.clear()
+    context.settled_rounds.drop(task_id)
+    _log.info("admin_action", action="delete", task=task_id, name=stone.name)
+    failpoint("delete.after_commit")
+    return stone
 
 
 @router.get(

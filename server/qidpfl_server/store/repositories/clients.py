@@ -8,16 +8,19 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 
 from ...clock import Micros
 from ...domain import Client, ClientState
+from ..guarded import UNGUARDED
 from ..schema import clients
 from ..validation import rows_of
+from .chain import ChainRows
 
 # Built once: building a statement costs several times as much as running it.
 _SOME = select(clients).where(clients.c.client_id.in_(bindparam("client_ids", expanding=True)))
 
 
 class ClientRows:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, chain: ChainRows) -> None:
         self._connection = connection
+        self._chain = chain
 
     def insert(self, client: Client, *, key_hash: str, token_hash: str, at: Micros) -> None:
         self._connection.execute(
@@ -31,6 +34,7 @@ class ClientRows:
                 enrolled_at=at,
             )
         )
+        self._chain.mark("client", client.client_id)
 
     def get(self, client_id: str) -> Client | None:
         return self._one(clients.c.client_id == client_id)
@@ -143,7 +147,10 @@ class ClientRows:
     def _change(self, client_id: str, values: Mapping[str, object], *where: Any) -> bool:
         """Change a client for which all conditions hold; whether they did."""
         query = update(clients).where(clients.c.client_id == client_id, *where).values(values)
-        return self._connection.execute(query).rowcount == 1
+        changed = self._connection.execute(query).rowcount == 1
+        if changed and any(("clients", name) not in UNGUARDED for name in values):
+            self._chain.mark("client", client_id)
+        return changed
 
     def _one(self, *where: Any) -> Client | None:
         row = self._connection.execute(select(clients).where(*where)).one_or_none()

@@ -9,18 +9,22 @@ from qidpfl_shared.protocol.messages import Event
 from ...clock import Micros, as_datetime
 from ..schema import events
 from ..validation import rows_of
+from .chain import ChainRows
 
 
 class EventRows:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, chain: ChainRows) -> None:
         self._connection = connection
+        self._chain = chain
 
     def add(
         self, task_id: str, kind: str, *, at: Micros, round_number: int | None = None, detail: str | None = None
     ) -> None:
-        self._connection.execute(
+        added = self._connection.execute(
             insert(events).values(task_id=task_id, at=at, kind=kind, round_number=round_number, detail=detail)
         )
+        assert added.inserted_primary_key is not None
+        self._chain.mark("event", added.inserted_primary_key[0])
 
     def after(self, task_id: str, event_id: int, *, limit: int = 500) -> list[Event]:
         query = (

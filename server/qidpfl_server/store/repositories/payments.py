@@ -9,11 +9,13 @@ from ...clock import Micros
 from ...domain import EscrowSettlement, Payment, Round
 from ..schema import escrow_settlements, payments
 from ..validation import rows_of
+from .chain import ChainRows
 
 
 class PaymentRows:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, chain: ChainRows) -> None:
         self._connection = connection
+        self._chain = chain
 
     def pay(self, known: Round, due: Mapping[str, Payment]) -> None:
         """Record the payments of a round, by client."""
@@ -29,6 +31,7 @@ class PaymentRows:
         ]
         if rows:
             self._connection.execute(insert(payments), rows)
+            self._chain.mark("round", known.task_id, known.round_number)
 
     def of_round(self, task_id: str, round_number: int) -> dict[str, Payment]:
         """The payments of a round, by client."""
@@ -65,6 +68,7 @@ class PaymentRows:
         ]
         if rows:
             self._connection.execute(insert(escrow_settlements), rows)
+            self._chain.mark("task", task_id)
 
     def escrow_settlements(self, task_id: str) -> dict[str, EscrowSettlement]:
         """What became of the escrow, by client."""

@@ -22,6 +22,7 @@ from ...domain import Budget, BudgetState, Payment, Round, RoundInvitation, Upda
 from ..schema import budgets, invitations, payments, rounds, updates
 from ..validation import rows_of
 from . import round_statements as statements
+from .chain import ChainRows
 from .payments import read_payment
 
 # A statement names at most this many clients; for more it reads all rows.
@@ -29,8 +30,9 @@ _MAX_NAMED = 1000
 
 
 class RoundRows:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, chain: ChainRows) -> None:
         self._connection = connection
+        self._chain = chain
 
     def insert(self, new: Round) -> None:
         self._connection.execute(
@@ -48,6 +50,7 @@ class RoundRows:
                 opened_at=new.opened_at,
             )
         )
+        self._mark(new)
 
     def get(self, task_id: str, round_number: int) -> Round | None:
         key = {"task_id": task_id, "round_number": round_number}
@@ -101,6 +104,9 @@ class RoundRows:
         """Open a void round again in the same attempt, with new deadlines. Its budgets and updates have stayed."""
         return self._change(known, {"state": RoundState.OPEN, "declare_by": declare_by, "deliver_by": deliver_by})
 
+    def _mark(self, known: Round) -> None:
+        self._chain.mark("round", known.task_id, known.round_number)
+
     def _change(self, known: Round, values: Mapping[str, object]) -> bool:
         where = (
             rounds.c.task_id == known.task_id,
@@ -108,7 +114,10 @@ class RoundRows:
             rounds.c.state == known.state,
             rounds.c.attempt == known.attempt,
         )
-        return self._connection.execute(update(rounds).where(*where).values(values)).rowcount == 1
+        changed = self._connection.execute(update(rounds).where(*where).values(values)).rowcount == 1
+        if changed:
+            self._mark(known)
+        return changed
 
     def invite(self, known: Round, standings: Sequence[RoundInvitation]) -> None:
         rows = [
@@ -122,6 +131,7 @@ class RoundRows:
         ]
         if rows:
             self._connection.execute(insert(invitations), rows)
+            self._mark(known)
 
     def invitations(
         self, task_id: str, round_number: int, among: Collection[str] | None = None
@@ -156,6 +166,8 @@ class RoundRows:
         ]
         if rows:
             self._connection.execute(statements.PUT_BUDGET, rows)
+        for answer in answers:
+            self._chain.mark("budget", known.task_id, known.round_number, answer.client_id)
 
     def budgets(self, task_id: str, round_number: int, among: Collection[str] | None = None) -> dict[str, Budget]:
         return {row.client_id: _budget(row) for row in self._of_round(budgets, task_id, round_number, among)}
@@ -178,6 +190,8 @@ class RoundRows:
         ]
         if rows:
             self._connection.execute(insert(updates), rows)
+        for added in new:
+            self._chain.mark("update", known.task_id, known.round_number, added.client_id)
 
     def updates(self, task_id: str, round_number: int, among: Collection[str] | None = None) -> dict[str, Update]:
         return {row.client_id: _update(row) for row in self._of_round(updates, task_id, round_number, among)}
@@ -212,11 +226,15 @@ class RoundRows:
         where = _where(updates, known.task_id, known.round_number, client_id)
         values = {"verdict": verdict, "accepted": accepted, "alignment": alignment}
         self._connection.execute(update(updates).where(*where).values(values))
+        self._mark(known)
 
     def void_update(self, known: Round, client_id: str, at: Micros) -> bool:
         """Mark an update that must not count; False if it was marked before."""
         where = (*_where(updates, known.task_id, known.round_number, client_id), updates.c.voided_at.is_(None))
-        return self._connection.execute(update(updates).where(*where).values(voided_at=at)).rowcount == 1
+        changed = self._connection.execute(update(updates).where(*where).values(voided_at=at)).rowcount == 1
+        if changed:
+            self._chain.mark("update", known.task_id, known.round_number, client_id)
+        return changed
 
     def alignments(self, task_id: str) -> dict[str, list[float]]:
         """The alignment scores of each client, in the order of the rounds."""

@@ -14,6 +14,7 @@ from ...domain import Model, Task
 from ...errors import DamagedState
 from ..schema import enrolment_codes, models, tasks
 from ..validation import rows_of
+from .chain import ChainRows
 
 # Built once: building a statement costs several times as much as running it.
 _TASK = select(tasks).where(tasks.c.task_id == bindparam("task_id"))
@@ -22,8 +23,9 @@ _LIVING = tasks.c.state.in_((TaskState.ENROLLING, TaskState.TRAINING))
 
 
 class TaskRows:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, chain: ChainRows) -> None:
         self._connection = connection
+        self._chain = chain
 
     def insert(self, task: Task) -> None:
         self._connection.execute(
@@ -38,6 +40,8 @@ class TaskRows:
                 last_enrolment_at=task.last_enrolment_at,
             )
         )
+        self._chain.mark("created", task.task_id, task.spec_digest)
+        self._chain.mark("task", task.task_id)
 
     def get(self, task_id: str) -> Task | None:
         return self._one(_TASK, {"task_id": task_id})
@@ -85,6 +89,7 @@ class TaskRows:
         self._connection.execute(
             insert(enrolment_codes).values(task_id=task_id, code_hash=code_hash, single_use=single_use)
         )
+        self._chain.mark("code", code_hash)
 
     def task_of_code(self, code_hash: str) -> str | None:
         """The task of an enrolment code, used or not."""
@@ -99,6 +104,7 @@ class TaskRows:
             return False
         where = enrolment_codes.c.code_hash == code_hash
         self._connection.execute(update(enrolment_codes).where(where).values(used_by=client_id))
+        self._chain.mark("code", code_hash)
         return True
 
     def add_model(self, task_id: str, model: Model, at: Micros) -> None:
@@ -111,12 +117,14 @@ class TaskRows:
                 published_at=at,
             )
         )
+        self._chain.mark("model", task_id, model.version)
 
     def replace_model(self, task_id: str, model: Model, at: Micros) -> None:
         """Replace a model version that no round has started from."""
         where = (models.c.task_id == task_id, models.c.version == model.version)
         values = {"digest": model.digest, "momentum_digest": model.momentum_digest, "published_at": at}
         self._connection.execute(update(models).where(*where).values(values))
+        self._chain.mark("model", task_id, model.version)
 
     def model(self, task_id: str, version: int) -> Model | None:
         query = select(models).where(models.c.task_id == task_id, models.c.version == version)
@@ -133,7 +141,10 @@ class TaskRows:
 
     def _change(self, task_id: str, before: TaskState, values: Mapping[str, object]) -> bool:
         where = (tasks.c.task_id == task_id, tasks.c.state == before)
-        return self._connection.execute(update(tasks).where(*where).values(values)).rowcount == 1
+        changed = self._connection.execute(update(tasks).where(*where).values(values)).rowcount == 1
+        if changed:
+            self._chain.mark("task", task_id)
+        return changed
 
 
 # A spec never changes, so it is parsed and checked once.

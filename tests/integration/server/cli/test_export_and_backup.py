@@ -2,6 +2,7 @@
 
 import csv
 import json
+import stat
 import threading
 from datetime import datetime
 from pathlib import Path
@@ -27,9 +28,14 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def test_export_writes_tables_whose_money_adds_up_and_the_newest_model(finished: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    printed = output("export", "done", "--out", out, "--state-dir", finished).split()
+    *printed, _, head = output("export", "done", "--out", out, "--state-dir", finished).split()
     tables = {f"{name}.csv" for name in ("rounds", "clients", "budgets", "payments", "ledgers")}
-    assert files(out) == {"task.json", "model-2.safetensors"} | tables == {Path(path).name for path in printed}
+    evidence = {"chain.jsonl", "rows.jsonl", "proof.json"}
+    assert files(out) == {"task.json", "model-2.safetensors"} | tables | evidence
+    assert files(out) == {Path(path).name for path in printed}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()} == {0o600}
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
+    assert "0 violated" in output("audit", "--head", head, "--head", out / "proof.json", "--state-dir", finished)
     assert {name: tensor.shape for name, tensor in load_file(out / "model-2.safetensors").items()} == {
         "weight": (10, 64),
         "bias": (10,),

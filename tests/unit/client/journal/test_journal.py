@@ -250,6 +250,8 @@ def test_a_journal_from_before_tokens_were_rotated_goes_on(path: Path) -> None:
         journal.save_membership(replace(MEMBERSHIP, token="old"))
     with sqlite3.connect(path) as database:
         database.execute("ALTER TABLE memberships DROP COLUMN next_token")
+        for table in ("receipts", "pinned_keys"):
+            database.execute(f"DROP TABLE {table}")
         database.execute("PRAGMA user_version = 3")
     database.close()
     with Journal(path, read_only=True) as journal:
@@ -265,7 +267,8 @@ def downgrade(path: Path, version: int) -> None:
     """Make a journal of an earlier version of this file."""
     with sqlite3.connect(path) as database:
         database.execute("ALTER TABLE memberships DROP COLUMN next_token")
-        database.execute("DROP TABLE limits")
+        for table in ("limits", "receipts", "pinned_keys"):
+            database.execute(f"DROP TABLE {table}")
         database.execute("ALTER TABLE memberships DROP COLUMN fingerprint")
         database.execute("ALTER TABLE data_set DROP COLUMN size")
         database.execute("ALTER TABLE data_set DROP COLUMN recorded_at")

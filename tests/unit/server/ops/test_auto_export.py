@@ -64,6 +64,21 @@ def test_a_user_who_may_change_the_folder_may_change_the_files_in_it(
     assert (tmp_path / "results" / "mine").stat().st_mode & 0o777 == mode
 
 
+@pytest.mark.parametrize(("folder_mode", "file_mode"), [(None, 0o600), (0o700, 0o600), (0o750, 0o640), (0o777, 0o644)])
+def test_the_files_are_for_the_operator_only_unless_the_folder_was_opened(
+    cases: UseCases, tmp_path: Path, folder_mode: int | None, file_mode: int
+) -> None:
+    """Catches exports that other users of the machine can read, and results of containers that their owner cannot."""
+    results = tmp_path / "results"
+    if folder_mode is not None:
+        results.mkdir()
+        results.chmod(folder_mode)
+    cases.store.before_commit(AutoExport(results).write_ended)
+    cases.task(name="mine").stop()
+    assert results.stat().st_mode & 0o777 == (folder_mode or 0o700)
+    assert {path.stat().st_mode & 0o777 for path in (results / "mine").iterdir()} == {file_mode}
+
+
 def test_a_task_name_with_a_slash_stays_inside_the_folder(cases: UseCases, tmp_path: Path) -> None:
     cases.store.before_commit(AutoExport(tmp_path / "results").write_ended)
     cases.task(name="a/../../b").stop()

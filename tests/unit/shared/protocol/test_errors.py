@@ -25,6 +25,7 @@ PUBLISHED = {
     "task_not_enrolling": 409,
     "task_ended": 409,
     "task_exists": 409,
+    "task_not_ended": 409,
     "already_enrolled": 409,
     "code_used": 409,
     "token_revoked": 409,
