@@ -92,6 +92,7 @@ async def identify(context: Ctx, callers: Callers, credentials: Bearer) -> Calle
         return Caller(CallerRole.VIEWER)
     token_hash = hash_secret(token)
     if (cached := callers.get(token_hash)) is not None:
+        _know(context, cached, token_hash)
         return cached
     generation = callers.generation
     found = await _look_up(context, token_hash)
@@ -99,7 +100,14 @@ async def identify(context: Ctx, callers: Callers, credentials: Bearer) -> Calle
         _log.warning("login_failed")
         raise RequestRefused(ErrorCode.UNAUTHENTICATED)
     callers.add(token_hash, found, generation=generation)
+    _know(context, found, token_hash)
     return found
+
+
+def _know(context: Context, caller: Caller, token_hash: str) -> None:
+    """Give a client its own rate of requests. All clients of a task may share a code, so it has the address's rate."""
+    if caller.role is CallerRole.CLIENT:
+        context.rates.know(token_hash)
 
 
 async def _look_up(context: Context, token_hash: str) -> Caller | None:

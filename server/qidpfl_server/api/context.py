@@ -21,6 +21,7 @@ from .batching import RequestBatcher
 from .caches import DownloadCache, SettledRoundCache
 from .enrolment_limits import EnrolmentLimits
 from .metrics import Metrics
+from .rates import CallerRates
 from .uploads import UploadReceiver
 
 Result = TypeVar("Result")
@@ -40,6 +41,7 @@ class Context:
         scheduler: Scheduler,
         rules: RuleRegistry,
         metrics: Metrics,
+        rates: CallerRates,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -49,6 +51,7 @@ class Context:
         self.scheduler = scheduler
         self.rules = rules
         self.metrics = metrics
+        self.rates = rates
         self.readers = anyio.CapacityLimiter(8)
         self.uploads = UploadReceiver(settings.max_uploads)
         self.enrolments = EnrolmentLimits(settings.enrolments_per_s)

@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from qidpfl_shared.protocol.errors import ErrorCode
 
 from ..api.errors import problem_response
-from ..api.limits import REQUEST_ID_HEADER, RESERVED, UPLOAD_PATHS
+from ..api.limits import CONNECTION, REQUEST_ID_HEADER, RESERVED, UPLOAD_PATHS
 from ..identifiers import new_request_id
 from ..logs import LimitedLog
 from .connections import Slot
@@ -137,6 +137,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._request.end_header(length)
         if length > _READ_BYTES:
             self._read_at_once(_BODY_READ_BYTES)
+        self.scope[CONNECTION] = self.slot  # type: ignore[literal-required]
         if self.slot.reserved:
             self.scope[RESERVED] = True  # type: ignore[literal-required]
             self.cycle.keep_alive = False
