@@ -39,7 +39,7 @@ class Settings(BaseSettings):
         default=50.0, gt=0, description="of one client's token, after ten seconds' worth at once"
     )
     requests_per_s_per_address: float = Field(
-        default=200.0, gt=0, description="without a client's token, after ten seconds' worth at once"
+        default=100.0, gt=0, description="without a client's token, after ten seconds' worth at once"
     )
     enrolments_per_s: float = Field(default=50.0, gt=0, description="of one task, after ten seconds' worth at once")
     max_uploads: int = Field(default=32, gt=0, description="upload bodies read at once; the others wait")

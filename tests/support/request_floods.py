@@ -24,16 +24,13 @@ class Flood:
 
 @contextmanager
 def flooded(
-    url: str, requests: Sequence[bytes], *, connections: int, reconnect: bool = False, source: str = "127.0.0.1"
+    url: str, requests: Sequence[bytes], *, connections: int, source: str = "127.0.0.1"
 ) -> Iterator[Flood]:
-    """Send these requests again and again on several connections during the `with` block.
-
-    With `reconnect` each request has a connection of its own, which the attacker closes without waiting for the answer.
-    """
+    """Send these requests again and again on several connections during the `with` block."""
     flood, answers = Flood(), _processes.Queue()
     over = _processes.Event()
     attacker = _processes.Process(
-        target=_attack, args=(url, list(requests), connections, reconnect, source, over, answers), daemon=True
+        target=_attack, args=(url, list(requests), connections, source, over, answers), daemon=True
     )
     attacker.start()
     # The attacker says once that it has begun, and at the end what it got.
@@ -57,26 +54,23 @@ def _attack(
     url: str,
     requests: list[bytes],
     connections: int,
-    reconnect: bool,
     source: str,
     over: "multiprocessing.synchronize.Event",
     answers: "Queue[object]",
 ) -> None:
     answers.put("begun")
-    answers.put(asyncio.run(_attack_until(url, requests, connections, reconnect, source, over)))
+    answers.put(asyncio.run(_attack_until(url, requests, connections, source, over)))
 
 
 async def _attack_until(
     url: str,
     requests: list[bytes],
     connections: int,
-    reconnect: bool,
     source: str,
     over: "multiprocessing.synchronize.Event",
 ) -> tuple[Counter[int], set[int]]:
     statuses: Counter[int] = Counter()
     waits: set[int] = set()
-    attack = _strike if reconnect else _converse
     address = urlsplit(url)
 
     async def keep_on(number: int) -> None:
@@ -86,7 +80,7 @@ async def _attack_until(
                     address.hostname, address.port, local_addr=(source, 0)
                 )
                 try:
-                    await attack(reader, writer, requests[number % len(requests) :] + requests, statuses, waits)
+                    await _converse(reader, writer, requests[number % len(requests) :] + requests, statuses, waits)
                 finally:
                     writer.transport.abort()
             await asyncio.sleep(0)
@@ -97,21 +91,6 @@ async def _attack_until(
         attacker.cancel()
     await asyncio.gather(*attackers, return_exceptions=True)
     return statuses, waits
-
-
-async def _strike(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    requests: list[bytes],
-    statuses: Counter[int],
-    waits: set[int],
-) -> None:
-    """Send one request and leave."""
-    writer.write(requests[0])
-    await writer.drain()
-    # The request arrives before the end of the connection.
-    await asyncio.sleep(0.001)
-    statuses[0] += 1
 
 
 async def _converse(

@@ -111,14 +111,13 @@ def _know(context: Context, caller: Caller, token_hash: str) -> None:
 
 
 async def _look_up(context: Context, token_hash: str) -> Caller | None:
-    client = await context.read(lambda tx: tx.clients.by_token(token_hash))
-    if client is not None:
+    found = await context.look_up_credential(token_hash)
+    if (client := found.client) is not None:
         # The token may have been replaced since it was read: the transaction that keeps it decides.
         if not client.token_used and not await context.write(lambda tx: use_token(tx, client, token_hash)):
             return None
         return Caller(CallerRole.CLIENT, client.client_id, client.task_id)
-    task_id = await context.read(lambda tx: tx.tasks.task_of_code(token_hash))
-    return None if task_id is None else Caller(CallerRole.CODE, None, task_id)
+    return None if found.code_of_task is None else Caller(CallerRole.CODE, None, found.code_of_task)
 
 
 Identified = Annotated[Caller, Depends(identify)]

@@ -11,6 +11,7 @@ from qidpfl_shared.protocol.messages import UpdateReceipt
 from ..clock import Clock, Micros
 from ..ops.tokens import Secrets
 from ..plugins.rules import RuleRegistry
+from ..service.credentials import Credential, find_credential
 from ..service.notifications import ChangeNotifier
 from ..service.scheduler import Scheduler
 from ..service.submissions import Delivery, find_receipts
@@ -20,6 +21,7 @@ from ..store.transaction import Transaction
 from .batching import RequestBatcher
 from .caches import DownloadCache, SettledRoundCache
 from .enrolment_limits import EnrolmentLimits
+from .health import SharedAnswer
 from .metrics import Metrics
 from .rates import CallerRates
 from .uploads import UploadReceiver
@@ -53,12 +55,17 @@ class Context:
         self.metrics = metrics
         self.rates = rates
         self.readers = anyio.CapacityLimiter(8)
+        # Readiness has a thread of its own: it does not wait behind other readers.
+        self._readiness_reader = anyio.CapacityLimiter(1)
+        self.readiness = SharedAnswer(self._check_readiness)
         self.uploads = UploadReceiver(settings.max_uploads)
         self.enrolments = EnrolmentLimits(settings.enrolments_per_s)
         self.downloads = DownloadCache()
         self.settled_rounds = SettledRoundCache()
         # Requests for the same round at the same time share a reading transaction.
         self.admissions = RequestBatcher(self._look_up)
+        # So do look-ups of credentials: a flood of unknown ones takes one thread, and a transaction for many of them.
+        self._credentials = RequestBatcher(self._look_up_credentials)
 
     def now(self) -> Micros:
         return self.clock.now()
@@ -67,9 +74,21 @@ class Context:
         """Run a reading transaction in a thread."""
         return await anyio.to_thread.run_sync(self.store.read, work, limiter=self.readers)
 
+    async def _check_readiness(self) -> None:
+        await anyio.to_thread.run_sync(
+            self.store.read, lambda tx: tx.change_counter(), limiter=self._readiness_reader
+        )
+
     async def write(self, work: Callable[[Transaction], Result]) -> Result:
         """Run a writing transaction. It shares one commit with the others that wait."""
         return await self.store.write_async(work)
+
+    async def look_up_credential(self, secret_hash: str) -> Credential:
+        """The client whose token has this hash, or the task whose enrolment code has it."""
+        return await self._credentials.submit(None, secret_hash)
+
+    async def _look_up_credentials(self, _: None, hashes: Sequence[str]) -> list[Credential | Exception]:
+        return await self.read(lambda tx: [find_credential(tx, secret_hash) for secret_hash in hashes])
 
     async def _look_up(self, round_key: RoundKey, items: Sequence[Delivery]) -> list[UpdateReceipt | Exception | None]:
         return await self.read(lambda tx: find_receipts(tx, *round_key, items))

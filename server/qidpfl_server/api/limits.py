@@ -117,10 +117,17 @@ class RequestLimits:
         if RESERVED in scope:
             await _too_many(1)(scope, receive, send)
             return
+        status = 0
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
         try:
-            await self._answer(kind, scope, receive, send)
+            await self._answer(kind, scope, receive, send if ticket.address is None else noted)
         finally:
-            self._rates.settle(ticket, token_hash)
+            self._rates.settle(ticket, token_hash, status)
 
     async def _may_ask_health(self, host: str, scope: Scope, receive: Receive) -> bool:
         """Whether the caller still waits for an answer about health. It comes late to an address that asks too often."""

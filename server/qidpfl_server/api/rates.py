@@ -14,6 +14,8 @@ _BURST_S = 10.0
 _LONGEST_WAIT_S = 30.0
 _MAX_KEYS = 10_000
 _MAX_KNOWN_TOKENS = 100_000
+# A request whose credentials are wrong costs an address as much as this many others: the store had to look them up.
+_WRONG_CREDENTIALS_COST = 4
 # Health, readiness and metrics for each address: a prober asks every few seconds.
 _HEALTH_PER_S = 50.0
 
@@ -54,10 +56,10 @@ class AttemptRate:
         bucket.refused = min(bucket.refused + 1, _LONGEST_WAIT_S * self._per_s)
         return bucket.refused / self._per_s
 
-    def give_back(self, key: str) -> None:
-        """Undo an allowed attempt."""
-        if (bucket := self._buckets.get(key)) is not None:
-            bucket.allowed = min(self._burst, bucket.allowed + 1)
+    def adjust(self, key: str, attempts: int) -> None:
+        """Add attempts to those that are allowed now, or take some away."""
+        bucket = self._bucket(key)
+        bucket.allowed = max(0.0, min(self._burst, bucket.allowed + attempts))
 
     def _bucket(self, key: str) -> _Bucket:
         if key not in self._buckets:
@@ -113,10 +115,14 @@ class CallerRates:
             del self._known[next(iter(self._known))]
         self._known[token_hash] = None
 
-    def settle(self, ticket: Ticket, token_hash: str | None) -> None:
-        """Undo the count for the address if the answered request has shown that its token is that of a client."""
-        if ticket.address is not None and not ticket.wait_s and token_hash in self._known:
-            self._addresses.give_back(ticket.address)
+    def settle(self, ticket: Ticket, token_hash: str | None, status: int) -> None:
+        """Correct the count of an answered request, now that it is known whose token it has."""
+        if ticket.address is None:
+            return
+        if token_hash in self._known:
+            self._addresses.adjust(ticket.address, 1)
+        elif status in (401, 429):
+            self._addresses.adjust(ticket.address, 1 - _WRONG_CREDENTIALS_COST)
 
 
 def network_of(host: str) -> str:

@@ -20,6 +20,12 @@ def settle_never() -> None:
     _settlement._payments = _fail
 
 
+def fail_soon() -> None:
+    """No round can be settled, and the task fails after a second instead of half a minute."""
+    settle_never()
+    _scheduler._FIRST_PAUSE_S = 0.02
+
+
 def sweep_all_the_time() -> None:
     """Sweep unused blobs again and again, so that a sweep meets every moment of an upload."""
     _scheduler._SWEEP_EVERY_S = 0.0

@@ -79,8 +79,8 @@ async def enrol_client(
 
 
 async def _limit_enrolments(context: Context, task_id: str, request: EnrolRequest, connection: Request) -> None:
-    code_hash = hash_secret(request.enrolment_code)
-    if await context.read(lambda tx: tx.tasks.task_of_code(code_hash)) != task_id:
+    found = await context.look_up_credential(hash_secret(request.enrolment_code))
+    if found.code_of_task != task_id:
         context.enrolments.count_wrong_code(connection.client.host if connection.client else "")
         raise RequestRefused(ErrorCode.UNAUTHENTICATED)
     context.enrolments.count(task_id)
