@@ -5,10 +5,12 @@ import signal
 from typing import Any
 
 from qidpfl_server.service import scheduler, settlement
+from qidpfl_server.store import database
 
 # The functions to break are replaced in these modules.
 _settlement: Any = settlement
 _scheduler: Any = scheduler
+_database: Any = database
 
 
 class Unforeseen(Exception):
@@ -40,6 +42,19 @@ def stop_holding_the_round() -> None:
             os.kill(os.getpid(), sent)
 
     _settlement.failpoint = stop
+
+
+def stop_holding_the_round_for_ever() -> None:
+    """The same in a coordinator that lets PostgreSQL wait for a paused transaction, as earlier versions did."""
+    create_engine = _database.create_engine
+
+    def patient(url: Any, *, connect_args: dict[str, Any], **options: Any) -> Any:
+        words = connect_args["options"].replace("idle_in_transaction_session_timeout=4s", "lock_timeout=5s")
+        assert words != connect_args["options"]
+        return create_engine(url, connect_args=connect_args | {"options": words}, **options)
+
+    _database.create_engine = patient
+    stop_holding_the_round()
 
 
 def _fail(*_: Any) -> Any:
