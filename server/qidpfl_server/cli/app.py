@@ -9,12 +9,11 @@ from urllib.parse import quote
 
 import typer
 from rich.console import Console
-from rich.progress import track
 
 from qidpfl_shared.durable_files import fsync_dir
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
-from .. import audit, logs
+from .. import logs
 from ..errors import CoordinatorError
 from ..identifiers import hash_secret, new_id
 from ..ops.backup import back_up
@@ -143,9 +142,11 @@ def audit_command(where: Where, rules: Rules = None) -> None:
     The store may be live or stopped. Prints the violations and the number of checks; the exit code is 1 if there are
     violations. With --rules it also checks tasks with custom rules against these.
     """
+    from ..audit import audit
+
     registry = load_rules(rules or [])
     with opened_store(where.settings()) as store:
-        report = audit.audit(store, registry)
+        report = audit(store, registry)
     for line in report.lines():
         print(line)
     if report.violations:
@@ -208,6 +209,8 @@ def backup_command(
 
 
 def _with_progress(blobs: list[str]) -> Iterable[str]:
+    from rich.progress import track
+
     return track(blobs, description="blobs", console=console, disable=not console.is_terminal, transient=True)
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from . import arguments
 from .arguments import Numbers, Vector
+from .deferred_scipy import minimize_scalar
 from .equilibrium import active_set, equilibrium, saturation_reward
 from .reward import Market, aggregation_weights, noise_variance, optimal_reward
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from . import arguments
 from .arguments import ImpossibleArgument, Numbers, Vector
+from .deferred_scipy import minimize_scalar
 from .equilibrium import reward_for_total
 from .reward import RewardRange
 

@@ -19,10 +19,10 @@ from functools import cached_property
 from types import ModuleType
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from . import arguments
 from .arguments import Numbers, Vector
+from .deferred_scipy import ndtr, ndtri
 from .privacy.mechanisms import Mechanism
 
 # Above this sum of degrees of freedom and noncentrality the normal approximation is used.

@@ -10,10 +10,8 @@ import math
 from collections.abc import Callable
 from enum import StrEnum
 
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
-
 from .. import arguments
+from ..deferred_scipy import brentq, log_ndtr
 
 
 class Reading(StrEnum):
