@@ -12,6 +12,7 @@ import argparse
 import http.client
 import math
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 _DISTRIBUTIONS = ("shared", "server", "client")
@@ -89,12 +91,17 @@ def bare() -> Start:
     return start_until_ready([sys.executable, "-c", _BARE, str(port)], port, {})
 
 
-def coordinator(tree: Path | None, folder: Path) -> Start:
-    """The coordinator of this environment, or that of another checkout."""
+def coordinator(tree: Path | None, known: Path | None) -> Start:
+    """The coordinator of this environment or of another checkout, on a known state folder or on a new one."""
     port = free_port()
+    folder = known or Path(tempfile.mkdtemp(prefix="qidpfl-startup-new-"))
     command = [sys.executable, "-m", "qidpfl_server", "serve", "--port", str(port), "--state-dir", str(folder)]
     path = "" if tree is None else os.pathsep.join(str(tree / name) for name in _DISTRIBUTIONS)
-    return start_until_ready(command, port, {"PYTHONPATH": path} if path else {})
+    try:
+        return start_until_ready(command, port, {"PYTHONPATH": path} if path else {})
+    finally:
+        if known is None:
+            shutil.rmtree(folder)
 
 
 def main() -> None:
@@ -103,16 +110,13 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="a checkout of an earlier version, measured in the same run")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="qidpfl-startup-") as root:
-        fresh = iter(range(1_000_000))
-        trees: dict[str, Path | None] = {"": None} | ({"before: " : options.before} if options.before else {})
+        trees: dict[str, Path | None] = {"": None} | ({"before: ": options.before} if options.before else {})
         starts: dict[str, Callable[[], Start]] = {"bare uvicorn and FastAPI": bare}
         for name, tree in trees.items():
             known = Path(root) / f"known-{len(starts)}"
             coordinator(tree, known)
-            starts[f"{name}coordinator, existing store"] = lambda tree=tree, known=known: coordinator(tree, known)
-            starts[f"{name}coordinator, new store"] = lambda tree=tree: coordinator(
-                tree, Path(root) / f"new-{next(fresh)}"
-            )
+            starts[f"{name}coordinator, existing store"] = partial(coordinator, tree, known)
+            starts[f"{name}coordinator, new store"] = partial(coordinator, tree, None)
         times: dict[str, list[Start]] = {name: [] for name in starts}
         for _ in range(options.runs):
             for name, start in starts.items():

@@ -1,4 +1,4 @@
-"""A flood of small requests from a process of its own, so that it does not slow the honest clients of the test itself."""
+"""A flood of small requests from a process of its own, so that it does not slow the test's own honest clients."""
 
 import asyncio
 import multiprocessing
@@ -23,9 +23,7 @@ class Flood:
 
 
 @contextmanager
-def flooded(
-    url: str, requests: Sequence[bytes], *, connections: int, source: str = "127.0.0.1"
-) -> Iterator[Flood]:
+def flooded(url: str, requests: Sequence[bytes], *, connections: int, source: str = "127.0.0.1") -> Iterator[Flood]:
     """Send these requests again and again on several connections during the `with` block."""
     flood, answers = Flood(), _processes.Queue()
     over = _processes.Event()
@@ -76,9 +74,7 @@ async def _attack_until(
     async def keep_on(number: int) -> None:
         while True:
             with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                reader, writer = await asyncio.open_connection(
-                    address.hostname, address.port, local_addr=(source, 0)
-                )
+                reader, writer = await asyncio.open_connection(address.hostname, address.port, local_addr=(source, 0))
                 try:
                     await _converse(reader, writer, requests[number % len(requests) :] + requests, statuses, waits)
                 finally:

@@ -75,9 +75,7 @@ class Context:
         return await anyio.to_thread.run_sync(self.store.read, work, limiter=self.readers)
 
     async def _check_readiness(self) -> None:
-        await anyio.to_thread.run_sync(
-            self.store.read, lambda tx: tx.change_counter(), limiter=self._readiness_reader
-        )
+        await anyio.to_thread.run_sync(self.store.read, lambda tx: tx.change_counter(), limiter=self._readiness_reader)
 
     async def write(self, work: Callable[[Transaction], Result]) -> Result:
         """Run a writing transaction. It shares one commit with the others that wait."""

@@ -130,7 +130,7 @@ class RequestLimits:
             self._rates.settle(ticket, token_hash, status)
 
     async def _may_ask_health(self, host: str, scope: Scope, receive: Receive) -> bool:
-        """Whether the caller still waits for an answer about health. It comes late to an address that asks too often."""
+        """Whether the caller still waits for its answer, which comes late to an address that asks too often."""
         wait_s = self._rates.count_health(host)
         return not wait_s or await _held_back(scope, receive, min(wait_s, _LONGEST_HEALTH_PAUSE_S))
 

@@ -32,9 +32,7 @@ class _Bucket:
 class AttemptRate:
     """Allows `per_s` attempts a second for each key, after a burst of `_BURST_S` seconds."""
 
-    def __init__(
-        self, per_s: float, *, max_keys: int = _MAX_KEYS, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, per_s: float, *, max_keys: int = _MAX_KEYS, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_s = per_s
         self._burst = max(1.0, per_s * _BURST_S)
         self._max_keys = max_keys

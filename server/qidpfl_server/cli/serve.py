@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import importlib
 import logging
 import socket
 import ssl
@@ -16,7 +17,6 @@ import structlog
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
-from qidpfl_shared.core import deferred_scipy
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.task_spec import TaskSpec
@@ -211,7 +211,7 @@ class _Server(uvicorn.Server):
         scheme = "https" if self.config.ssl_certfile else "http"
         _log.info("listening", url=f"{scheme}://{self.config.host}:{sockets[0].getsockname()[1]}")
         # The first round needs scipy. Imported now, it delays neither the start nor that round.
-        threading.Thread(target=deferred_scipy.load, daemon=True).start()
+        threading.Thread(target=importlib.import_module, args=["scipy.optimize"], daemon=True).start()
 
     def _new_protocol(self) -> DeadlineProtocol:
         protocol: DeadlineProtocol = self.config.http_protocol_class(  # type: ignore[assignment, call-arg]

@@ -14,7 +14,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from ..errors import CoordinatorError, DamagedState, DiskFailure, StorageFull, StoreBusy, SuspectedDamage
 
 _BUSY_TIMEOUT_S = 5.0
-MIGRATIONS = Path(__file__).parent / "migrations"
+_MIGRATIONS = Path(__file__).parent / "migrations"
 # Primary result codes of SQLite, and SQLSTATEs of PostgreSQL (appendix A of its manual).
 _SQLITE_FULL = {sqlite3.SQLITE_FULL}
 _SQLITE_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -185,7 +185,7 @@ def _is_current(engine: Engine) -> bool:
 
 def newest_version() -> str:
     """The newest version of the schema, by the names of the migrations: `NNNN_what.py`."""
-    return max(path.name for path in (MIGRATIONS / "versions").glob("[0-9]*.py")).partition("_")[0]
+    return max(path.name for path in (_MIGRATIONS / "versions").glob("[0-9]*.py")).partition("_")[0]
 
 
 def _make_private(database: Path) -> None:

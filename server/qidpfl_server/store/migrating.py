@@ -4,13 +4,15 @@
 import as the rest of the store, and most starts find a store that needs no migration.
 """
 
+from pathlib import Path
+
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 from sqlalchemy import Connection
 
-from .database import MIGRATIONS
+_MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 class NoPath(Exception):
@@ -34,5 +36,5 @@ def head() -> str | None:
 
 def _config() -> Config:
     config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("script_location", str(_MIGRATIONS))
     return config

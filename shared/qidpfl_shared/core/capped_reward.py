@@ -8,7 +8,6 @@ import numpy as np
 
 from . import arguments
 from .arguments import Numbers, Vector
-from .deferred_scipy import minimize_scalar
 from .equilibrium import active_set, equilibrium, saturation_reward
 from .reward import Market, aggregation_weights, noise_variance, optimal_reward
 
@@ -142,6 +141,9 @@ def _minimiser(cost: Callable[[float], float], points: Vector) -> float:
 
 
 def _bottom(cost: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
+    # scipy.optimize takes longer to import than this package.
+    from scipy.optimize import minimize_scalar
+
     found = minimize_scalar(
         lambda logarithm: cost(math.exp(logarithm)),
         bounds=(math.log(low), math.log(high)),

@@ -22,7 +22,6 @@ import numpy as np
 
 from . import arguments
 from .arguments import Numbers, Vector
-from .deferred_scipy import ndtr, ndtri
 from .privacy.mechanisms import Mechanism
 
 # Above this sum of degrees of freedom and noncentrality the normal approximation is used.
@@ -206,7 +205,7 @@ def alignment(*, moments: RoundMoments, noise_stds: Numbers) -> Vector:
 def _lower_quantile(tail: float, dimension: int) -> float:
     """Return the energy that noise alone falls below with probability `tail`."""
     if dimension > _NORMAL_FROM:
-        return max(0.0, dimension + float(ndtri(tail)) * math.sqrt(2 * dimension))
+        return max(0.0, dimension + float(_special().ndtri(tail)) * math.sqrt(2 * dimension))
     return float(_distributions().chi2.ppf(tail, dimension))
 
 
@@ -214,7 +213,7 @@ def _upper_quantile(tail: float, dimension: int, noncentrality: float) -> float:
     """Return the energy that the largest admissible signal with noise exceeds with probability `tail`."""
     if dimension + noncentrality > _NORMAL_FROM:
         spread = math.sqrt(2 * dimension + 4 * noncentrality)
-        return dimension + noncentrality - float(ndtri(tail)) * spread
+        return dimension + noncentrality - float(_special().ndtri(tail)) * spread
     known = _distributions()
     return float(
         known.ncx2.isf(tail, dimension, noncentrality) if noncentrality > 0 else known.chi2.isf(tail, dimension)
@@ -223,7 +222,7 @@ def _upper_quantile(tail: float, dimension: int, noncentrality: float) -> float:
 
 def _below(energy: float, dimension: int, noncentrality: float) -> float:
     if dimension + noncentrality > _NORMAL_FROM:
-        return float(ndtr(_standardised(energy, dimension, noncentrality)))
+        return float(_special().ndtr(_standardised(energy, dimension, noncentrality)))
     known = _distributions()
     return float(
         known.ncx2.cdf(energy, dimension, noncentrality) if noncentrality > 0 else known.chi2.cdf(energy, dimension)
@@ -232,7 +231,7 @@ def _below(energy: float, dimension: int, noncentrality: float) -> float:
 
 def _above(energy: float, dimension: int, noncentrality: float) -> float:
     if dimension + noncentrality > _NORMAL_FROM:
-        return float(ndtr(-_standardised(energy, dimension, noncentrality)))
+        return float(_special().ndtr(-_standardised(energy, dimension, noncentrality)))
     known = _distributions()
     return float(
         known.ncx2.sf(energy, dimension, noncentrality) if noncentrality > 0 else known.chi2.sf(energy, dimension)
@@ -246,3 +245,8 @@ def _standardised(energy: float, dimension: int, noncentrality: float) -> float:
 def _distributions() -> ModuleType:
     """Import scipy.stats when it is first used, because that takes a second."""
     return importlib.import_module("scipy.stats")
+
+
+def _special() -> ModuleType:
+    """Import scipy.special when it is first used."""
+    return importlib.import_module("scipy.special")

@@ -164,4 +164,5 @@ def wait_until_paused(coordinator: Coordinator) -> None:
 
 
 def is_closed(client: ScriptedClient) -> bool:
-    return client.http.get("/rounds/1").raise_for_status().json()["state"] != "open"
+    state: str = client.http.get("/rounds/1").raise_for_status().json()["state"]
+    return state != "open"

@@ -113,7 +113,9 @@ def test_a_hundred_clients_of_one_address_are_not_limited(tmp_path: Path) -> Non
     """Catches a rate per address for enrolled clients: together they send far more than one address may."""
     limits = {"QIDPFL_REQUESTS_PER_S_PER_ADDRESS": "40", "QIDPFL_ENROLMENTS_PER_S": "100"}
     with running(tmp_path, environment=limits) as live:
-        task_id, code = live.create_task("fleet", "mnist", workload=NO_DATA, rounds=NO_TIMEOUTS | {"expected_clients": 150})
+        task_id, code = live.create_task(
+            "fleet", "mnist", workload=NO_DATA, rounds=NO_TIMEOUTS | {"expected_clients": 150}
+        )
         clients = [ScriptedClient(live.url, task_id, code, f"key-of-a-client-of-one-address-{n}") for n in range(100)]
         statuses: list[int] = []
 
