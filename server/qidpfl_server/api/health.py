@@ -39,10 +39,12 @@ class SharedAnswer(Generic[Answer]):
             self._running = asyncio.create_task(self._run())
             # An error that comes after the last caller has gone is of no interest.
             self._running.add_done_callback(lambda task: task.cancelled() or task.exception())
-        done, _ = await asyncio.wait([self._running], timeout=self._timeout_s)
+        # Another caller may start the next one before this caller goes on.
+        running = self._running
+        done, _ = await asyncio.wait([running], timeout=self._timeout_s)
         if not done:
             raise StoreBusy("the store does not answer")
-        return self._running.result()
+        return running.result()
 
     async def _run(self) -> Answer:
         try:

@@ -82,6 +82,7 @@ def test_an_honest_fleet_finishes_within_twice_its_time_under_a_flood(live: Coor
         disturbed = honest_task_s(live, f"flooded-{attack}", horizon=ROUNDS)
     print(f"{attack}: {undisturbed:.2f} s, flooded {disturbed:.2f} s, {memory_mb(live):.0f} MB, {flood}")
     assert disturbed < 2 * undisturbed
+    assert [status for status in flood.statuses if status >= 500] == []
     assert memory_mb(live) < 400
 
 
@@ -134,10 +135,11 @@ def test_a_hundred_clients_of_one_address_are_not_limited(tmp_path: Path) -> Non
 def test_health_readiness_and_metrics_answer_under_their_own_flood(live: Coordinator) -> None:
     """Catches places that health, readiness and metrics share: all of them are taken, and each gets 429."""
     requests = [http_request("GET", path) for path in HEALTH_PATHS]
-    with flooded(live.url, requests, connections=200), httpx.Client(base_url=live.url, timeout=30) as http:
+    with flooded(live.url, requests, connections=200) as flood, httpx.Client(base_url=live.url, timeout=30) as http:
         time.sleep(2)
         for path in HEALTH_PATHS * 3:
             start = time.monotonic()
             assert http.get(path).status_code == 200
             assert time.monotonic() - start < 5
+    assert set(flood.statuses) == {200}
     assert health_s(live) < 5

@@ -56,6 +56,29 @@ def test_an_answer_is_used_for_a_short_time_only() -> None:
     assert asyncio.run(answers()) == [1, 1, 2]
 
 
+def test_an_answer_is_that_of_the_work_that_was_waited_for() -> None:
+    """Catches a caller that looks at the next work, which has no answer yet."""
+
+    async def answer() -> int:
+        store = Store()
+        shared = SharedAnswer(store.read)
+        first = asyncio.create_task(shared.get())
+        await asyncio.sleep(0)
+        assert shared._running is not None
+
+        def start_the_next(_: object) -> None:
+            store.may_answer.clear()
+            shared._running = asyncio.create_task(shared._run())
+
+        shared._running.add_done_callback(start_the_next)
+        store.may_answer.set()
+        found = await first
+        shared._running.cancel()
+        return found
+
+    assert asyncio.run(answer()) == 1
+
+
 def test_a_store_that_hangs_is_not_waited_for_and_asked_once() -> None:
     async def asked() -> int:
         store = Store()
