@@ -55,9 +55,9 @@ class AttemptRate:
         return bucket.refused / self._per_s
 
     def adjust(self, key: str, attempts: int) -> None:
-        """Add attempts to those that are allowed now, or take some away."""
+        """Add attempts to those that are allowed now, or take some away, also below zero."""
         bucket = self._bucket(key)
-        bucket.allowed = max(0.0, min(self._burst, bucket.allowed + attempts))
+        bucket.allowed = max(-self._burst, min(self._burst, bucket.allowed + attempts))
 
     def _bucket(self, key: str) -> _Bucket:
         if key not in self._buckets:

@@ -50,12 +50,23 @@ def test_first_requests_of_clients_do_not_count_for_the_address() -> None:
 
 
 def test_wrong_credentials_count_more() -> None:
-    found = rates()
-    wrong = 0
-    while not (ticket := found.count("wrong", "192.0.2.1")).wait_s:
-        found.settle(ticket, "wrong", 401)
-        wrong += 1
-    assert wrong == 5
+    """Also after the burst: catches a cost that ends at zero, so that each new attempt allows a wrong one."""
+    clock = Time()
+    found = rates(clock)
+
+    def wrong_until_refused() -> int:
+        count = 0
+        while not (ticket := found.count("wrong", "192.0.2.1")).wait_s:
+            found.settle(ticket, "wrong", 401)
+            count += 1
+        return count
+
+    assert wrong_until_refused() == 5
+    tries = 0
+    for _ in range(40):
+        clock.now += 0.5
+        tries += wrong_until_refused()
+    assert tries == 10
 
 
 def test_the_wait_grows_with_the_flood_and_ends_with_it() -> None:
