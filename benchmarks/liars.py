@@ -25,11 +25,11 @@ import torch
 
 from qidpfl_client.noise import UnsafeSeededNoise
 from qidpfl_client.training.trainer import Trainer
-from qidpfl_server.service.aggregation import initial_parameters
 from qidpfl_server.service.evaluation import Evaluators
-from qidpfl_server.service.settlement import is_accepted
-from qidpfl_server.service.submissions import largest_norm
-from qidpfl_server.service.weights import Upload, weighted_uploads
+from qidpfl_server.service.rounds.aggregation import initial_parameters
+from qidpfl_server.service.rounds.settlement import is_accepted
+from qidpfl_server.service.rounds.submissions import largest_norm
+from qidpfl_server.service.rounds.weights import Upload, weighted_uploads
 from qidpfl_shared.core.aggregation import AggregationRule, ServerState, server_step, trimmed_mean, weighted_mean
 from qidpfl_shared.core.equilibrium import best_response
 from qidpfl_shared.core.money import MICRO

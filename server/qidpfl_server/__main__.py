@@ -1,6 +1,13 @@
 """Runs the commands: `python -m qidpfl_server`."""
 
-from .cli.app import app
+import gc
+
+# An import creates many objects and frees few. The collector would search all of them again and again.
+gc.disable()
+
+from .cli.app import app  # noqa: E402
+
+gc.enable()
 
 
 def main() -> None:

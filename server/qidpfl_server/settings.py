@@ -43,6 +43,12 @@ class Settings(BaseSettings):
     max_connections_per_address: int = Field(default=2048, gt=0, description="of one address, unless behind a proxy")
     max_requests: int = Field(default=512, gt=0, description="requests at once, long polls not counted")
     max_requests_per_client: int = Field(default=16, gt=0, description="of one token; the same for its long polls")
+    requests_per_s_per_client: float = Field(
+        default=50.0, gt=0, description="of one client's token, after ten seconds' worth at once"
+    )
+    requests_per_s_per_address: float = Field(
+        default=100.0, gt=0, description="without a client's token, after ten seconds' worth at once"
+    )
     enrolments_per_s: float = Field(default=50.0, gt=0, description="of one task, after ten seconds' worth at once")
     max_uploads: int = Field(default=32, gt=0, description="upload bodies read at once; the others wait")
 

@@ -10,7 +10,7 @@ from qidpfl_server.clock import SECOND
 from qidpfl_server.domain import BudgetState
 from qidpfl_server.errors import RequestRefused
 from qidpfl_server.service.enrolment import enrol, store_profile
-from qidpfl_server.service.submissions import (
+from qidpfl_server.service.rounds.submissions import (
     BudgetAnswer,
     Delivery,
     StagedDelivery,

@@ -16,7 +16,11 @@ from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 
 _forks = multiprocessing.get_context("forkserver")
-PRELOADED = [__name__, "qidpfl_server.__main__", "sklearn.datasets", "psycopg"]
+# What a server imports at its start, and what it imports when it is first needed.
+PRELOADED = [
+    *(__name__, "qidpfl_server.__main__", "qidpfl_server.audit", "qidpfl_server.store.migrating"),
+    *("scipy.optimize", "scipy.special", "sklearn.datasets", "psycopg"),
+]
 _forks.set_forkserver_preload(PRELOADED)
 
 

@@ -11,7 +11,7 @@ from qidpfl_server.clock import SECOND
 from qidpfl_server.domain import Client, ClientState, Round, Task, Update
 from qidpfl_server.identifiers import hash_secret
 from qidpfl_server.service.enrolment import enrol, store_profile
-from qidpfl_server.service.submissions import BudgetAnswer, declare_budgets
+from qidpfl_server.service.rounds.submissions import BudgetAnswer, declare_budgets
 from qidpfl_server.service.tasks import create_task, save_initial_model, task_spec
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -12,9 +12,16 @@ from support.coordinators import Coordinator, ScriptedClient
 
 def violations(coordinator: Coordinator, task_id: str, clients: Sequence[ScriptedClient]) -> list[str]:
     """All faults of a task that all clients should have finished."""
-    found = [*_audited(coordinator), *_receipts(coordinator, clients), *_announcements(clients)]
+    return [*_audited(coordinator), *task_violations(coordinator, task_id, clients)]
+
+
+def task_violations(
+    coordinator: Coordinator, task_id: str, clients: Sequence[ScriptedClient], others: Collection[str] = ()
+) -> list[str]:
+    """The same without an audit of the whole store. `others` are the ids of the clients that are not scripted."""
+    found = [*_receipts(coordinator, clients), *_announcements(clients)]
     with coordinator.admin as http:
-        return [*found, *_rounds(http, task_id, clients), *_settlements(http, task_id)]
+        return [*found, *_rounds(http, task_id, clients, others), *_settlements(http, task_id)]
 
 
 def _audited(coordinator: Coordinator) -> Iterator[str]:
@@ -54,7 +61,9 @@ def _terms(offer: dict[str, Any]) -> str:
     return json.dumps({name: value for name, value in offer.items() if name not in changing}, sort_keys=True)
 
 
-def _rounds(http: httpx.Client, task_id: str, clients: Sequence[ScriptedClient]) -> Iterator[str]:
+def _rounds(
+    http: httpx.Client, task_id: str, clients: Sequence[ScriptedClient], others: Collection[str]
+) -> Iterator[str]:
     """All rounds are settled, each client is paid once in each, and no micro-unit is lost."""
     task = http.get(f"/v1/tasks/{task_id}").raise_for_status().json()
     if task["state"] != "finished" or task["settled_rounds"] != task["horizon"]:
@@ -66,7 +75,8 @@ def _rounds(http: httpx.Client, task_id: str, clients: Sequence[ScriptedClient])
         payments = {entry["client_id"]: entry["payment_micro"] for entry in result["clients"]}
         if sum(payments.values()) + result["kept_micro"] != result["reward_micro"]:
             yield f"round {number}: {payments} and {result['kept_micro']} kept are not {result['reward_micro']}"
-        if len(payments) != len(result["clients"]) or {client.client_id for client in clients} != set(payments):
+        expected = {client.client_id for client in clients} | set(others)
+        if len(payments) != len(result["clients"]) or expected != set(payments):
             yield f"round {number}: results of {sorted(payments)}"
         unpaid = [entry["ordinal"] for entry in result["clients"] if not entry["payment_micro"] > 0]
         if unpaid:

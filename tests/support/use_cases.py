@@ -13,9 +13,9 @@ from qidpfl_server.domain import Client, Round, Task
 from qidpfl_server.plugins.rules import NO_RULES, RuleRegistry
 from qidpfl_server.service.enrolment import enrol, leave, store_profile
 from qidpfl_server.service.evaluation import Evaluator
-from qidpfl_server.service.planning import mark_coming_back
-from qidpfl_server.service.settlement import settle_if_due
-from qidpfl_server.service.submissions import (
+from qidpfl_server.service.rounds.planning import mark_coming_back
+from qidpfl_server.service.rounds.settlement import settle_if_due
+from qidpfl_server.service.rounds.submissions import (
     BudgetAnswer,
     Delivery,
     StagedDelivery,

@@ -311,6 +311,11 @@ class Journal:
             synced=False,
         )
 
+    def expect_payment(self, task_id: str, release: str) -> None:
+        """Mark an unpaid release, whose bytes the coordinator has, as spent: its round is settled again."""
+        assignments = f"state = '{SpendState.SPENT.value}', acknowledged = 1, payment_micro = NULL, payload = NULL"
+        self._update(assignments, [], task_id=task_id, release=release, synced=False)
+
     def _entry(self, row: sqlite3.Row) -> Entry:
         try:
             return _entry(row)

@@ -11,7 +11,7 @@ from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.privacy.account import ReleaseRefused
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.ledger import SpendState
-from qidpfl_shared.protocol.messages import Announcement, Declaration, Decline, Join, RoundOffer, RoundState
+from qidpfl_shared.protocol.messages import Announcement, Declaration, Decline, Join, RoundOffer, RoundState, TaskState
 from qidpfl_shared.protocol.releases import release_of, round_of
 from qidpfl_shared.protocol.wire import Vector32, digest_of, encode
 
@@ -108,7 +108,8 @@ class TaskParticipant:
         if news is None:
             return None
         if news.task_state.ended:
-            self._settle_accounts(before=None)
+            # The operator may resume a task that failed: its last round then accepts the same bytes.
+            self._settle_accounts(before=None, is_final=news.task_state is not TaskState.FAILED)
             return news
         if news.round is not None:
             offer = news.round
@@ -143,6 +144,9 @@ class TaskParticipant:
         entry = self._journal.entry(self._api.task_id, release)
         if entry is None or entry.state is SpendState.FREED:
             entry = self._bid(offer)
+        if entry is not None and entry.acknowledged and entry.state is SpendState.SPENT_UNPAID:
+            # The round was void and has opened again with the update of this client.
+            self._journal.expect_payment(self._api.task_id, release)
         if entry is None or entry.acknowledged:
             return
         if entry.state is SpendState.SPENT:
@@ -321,8 +325,11 @@ class TaskParticipant:
 
     # --- after a round -----------------------------------------------------------------------------------------------
 
-    def _settle_accounts(self, *, before: int | None) -> None:
-        """Finish the rounds before `before`, or all if None: send again, free reservations, read payments."""
+    def _settle_accounts(self, *, before: int | None, is_final: bool = True) -> None:
+        """Finish the rounds before `before`, or all if None: send again, free reservations, read payments.
+
+        Unless this `is_final`, the bytes of a closed round stay in the journal.
+        """
         for entry in self._journal.entries(self._api.task_id):
             number = round_of(entry.release)
             if number is None or (before is not None and number >= before):
@@ -331,7 +338,7 @@ class TaskParticipant:
                 self._journal.free(self._api.task_id, entry.release)
             elif entry.state is SpendState.SPENT and not entry.acknowledged:
                 # The receipt was lost: send again to learn whether the coordinator has the bytes.
-                if self._send(number, last_chance=True):
+                if self._send(number, last_chance=is_final):
                     self._read_payment(number)
             elif entry.state is SpendState.SPENT and entry.payment_micro is None:
                 self._read_payment(number)

@@ -269,6 +269,7 @@ class Enrolment:
             self._check_claim(claim)
         for claim in rounds:
             self._mark_sent(claim)
+            self._mark_resumed(claim)
 
     def _check_claim(self, claim: LedgerEntry) -> None:
         journal, task_id = self.context.journal, self.context.api.task_id
@@ -291,6 +292,15 @@ class Enrolment:
             self.context.report(
                 f"{claim.release}: the coordinator already has this release; the client does not repeat it"
             )
+
+    def _mark_resumed(self, claim: LedgerEntry) -> None:
+        """Expect the payment of a round that was void when its task failed, and that was settled after a resume."""
+        journal, task_id = self.context.journal, self.context.api.task_id
+        known = journal.entry(task_id, claim.release)
+        is_unpaid = known is not None and known.state is SpendState.SPENT_UNPAID and known.digest == claim.digest
+        if is_unpaid and claim.state is SpendState.SPENT:
+            journal.expect_payment(task_id, claim.release)
+            self.context.report(f"{claim.release}: the coordinator has settled this round again")
 
     def _free_other_tasks(self) -> None:
         """Cancel the reservations of other tasks. No update was sent for them: that would have spent them."""

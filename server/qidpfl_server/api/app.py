@@ -20,6 +20,7 @@ from .context import Context
 from .limits import RequestLimits
 from .metrics import Metrics
 from .openapi import DocumentedApp
+from .rates import CallerRates
 from .routes import clients, models, operations, rounds, tasks, tokens
 
 _DESCRIPTION = """The server pays clients for their privacy budget and trains one model with them.
@@ -40,6 +41,9 @@ def create_app(
 ) -> FastAPI:
     """The application on a store that is already open."""
     metrics = Metrics()
+    rates = CallerRates(
+        per_client_s=settings.requests_per_s_per_client, per_address_s=settings.requests_per_s_per_address
+    )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -79,6 +83,7 @@ def create_app(
         scheduler=scheduler,
         rules=rules,
         metrics=metrics,
+        rates=rates,
     )
     errors.install(app)
     # Routes match in this order: `/clients/me` before `/clients/{client_id}`, `/rounds/current` before a number.
@@ -89,6 +94,7 @@ def create_app(
         metrics=metrics,
         secrets=secrets,
         callers=app.state.callers,
+        rates=rates,
         max_requests=settings.max_requests,
         max_requests_per_client=settings.max_requests_per_client,
     )

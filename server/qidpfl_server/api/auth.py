@@ -19,7 +19,7 @@ from ..domain import OperatorToken
 from ..errors import RequestRefused
 from ..identifiers import hash_secret, same_secret
 from ..logs import LimitedLog
-from ..service.credentials import ClientToken, Credential, find_credential, use_client_token
+from ..service.credentials import ClientToken, Credential, use_client_token
 from .context import Context, Ctx
 
 _log = LimitedLog()
@@ -153,6 +153,9 @@ async def identify(request: Request, context: Ctx, callers: Callers, credentials
             _log.warning("login_failed")
             raise RequestRefused(ErrorCode.UNAUTHENTICATED)
         callers.add(token_hash, caller, generation=generation)
+    if caller.role is not CallerRole.CODE:
+        # A proven token has its own rate of requests. Clients may share a code, so it has the rate of the address.
+        context.rates.know(token_hash)
     if caller.operator is not None:
         # The log says which operator did what.
         structlog.contextvars.bind_contextvars(operator=caller.operator)
@@ -161,7 +164,7 @@ async def identify(request: Request, context: Ctx, callers: Callers, credentials
 
 async def _look_up(context: Context, callers: CallerCache, token_hash: str, certificate: str | None) -> Caller | None:
     now = context.now()
-    found = await context.read(lambda tx: find_credential(tx, token_hash, now))
+    found = await context.look_up_credential(token_hash)
     caller = _caller(found, token_hash)
     # Checked before the token counts as used: a stolen token without its certificate changes nothing.
     if caller is None or not caller.is_valid(certificate, now):

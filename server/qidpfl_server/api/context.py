@@ -12,16 +12,19 @@ from qidpfl_shared.protocol.signatures import Signed
 from ..clock import Clock, Micros
 from ..ops.tokens import Secrets
 from ..plugins.rules import RuleRegistry
+from ..service.credentials import Credential, find_credential
 from ..service.notifications import ChangeNotifier
+from ..service.rounds.submissions import Delivery, find_receipts
 from ..service.scheduler import Scheduler
-from ..service.submissions import Delivery, find_receipts
 from ..settings import Settings
 from ..store.store import RoundKey, Store
 from ..store.transaction import Transaction
 from .batching import RequestBatcher
 from .caches import DownloadCache, SettledRoundCache
 from .enrolment_limits import EnrolmentLimits
+from .health import SharedAnswer
 from .metrics import Metrics
+from .rates import CallerRates
 from .uploads import UploadReceiver
 
 Result = TypeVar("Result")
@@ -41,6 +44,7 @@ class Context:
         scheduler: Scheduler,
         rules: RuleRegistry,
         metrics: Metrics,
+        rates: CallerRates,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -50,13 +54,19 @@ class Context:
         self.scheduler = scheduler
         self.rules = rules
         self.metrics = metrics
+        self.rates = rates
         self.readers = anyio.CapacityLimiter(8)
+        # Readiness has a thread of its own: it does not wait behind other readers.
+        self._readiness_reader = anyio.CapacityLimiter(1)
+        self.readiness = SharedAnswer(self._check_readiness)
         self.uploads = UploadReceiver(settings.max_uploads)
         self.enrolments = EnrolmentLimits(settings.enrolments_per_s)
         self.downloads = DownloadCache()
         self.settled_rounds = SettledRoundCache()
         # Requests for the same round at the same time share a reading transaction.
         self.admissions = RequestBatcher(self._look_up)
+        # So do look-ups of credentials: a flood of unknown ones takes one thread, and a transaction for many of them.
+        self._credentials = RequestBatcher(self._look_up_credentials)
 
     def now(self) -> Micros:
         return self.clock.now()
@@ -65,6 +75,9 @@ class Context:
         """Run a reading transaction in a thread."""
         return await anyio.to_thread.run_sync(self.store.read, work, limiter=self.readers)
 
+    async def _check_readiness(self) -> None:
+        await anyio.to_thread.run_sync(self.store.read, lambda tx: tx.change_counter(), limiter=self._readiness_reader)
+
     async def write(self, work: Callable[[Transaction], Result]) -> Result:
         """Run a writing transaction. It shares one commit with the others that wait."""
         return await self.store.write_async(work)
@@ -72,6 +85,14 @@ class Context:
     def signed(self, message: Signed) -> Signed:
         """The message with the signature of this server."""
         return message if self.store.key is None else self.store.key.signed(message)
+
+    async def look_up_credential(self, secret_hash: str) -> Credential | None:
+        """What the secret with this hash stands for; None if it is unknown, revoked or expired."""
+        return await self._credentials.submit(None, secret_hash)
+
+    async def _look_up_credentials(self, _: None, hashes: Sequence[str]) -> list[Credential | Exception | None]:
+        now = self.now()
+        return await self.read(lambda tx: [find_credential(tx, secret_hash, now) for secret_hash in hashes])
 
     async def _look_up(self, round_key: RoundKey, items: Sequence[Delivery]) -> list[UpdateReceipt | Exception | None]:
         return await self.read(lambda tx: find_receipts(tx, *round_key, items))

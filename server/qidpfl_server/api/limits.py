@@ -1,22 +1,30 @@
-"""Limits on requests at once and on the size of JSON bodies, and the id of each request. Long polls do not count."""
+"""Limits on requests at once, on their rate and on the size of JSON bodies, and the id of each request.
 
+Long polls do not count as requests at once. Health, readiness and metrics are always answered.
+"""
+
+import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 
+import anyio
 import structlog
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qidpfl_shared.protocol.errors import ErrorCode
 
-from ..identifiers import new_request_id, same_secret
+from ..identifiers import hash_secret, new_request_id, same_secret
+from ..logs import LimitedLog
 from ..ops.tokens import Secrets
 from .auth import CallerCache
 from .errors import problem_response
 from .json import json_limits
 from .metrics import Metrics
+from .rates import CallerRates
 
 # Paths that take vectors end like this. All other bodies are small JSON.
 UPLOAD_PATHS = ("/update", "/models/0")
@@ -25,12 +33,19 @@ HEALTH_PATHS = ("/healthz", "/readyz", "/metrics")
 REQUEST_ID_HEADER = b"x-request-id"
 # The key of a scope whose connection is beyond the limits: only health and operators are answered.
 RESERVED = "qidpfl.reserved"
-# Requests at once of each lane that clients cannot fill.
-_RESERVED_REQUESTS = 64
+# The key of a scope for the place of its connection, which has `paused()`.
+CONNECTION = "qidpfl.connection"
+# Requests at once of operators.
+_OPERATOR_REQUESTS = 64
+# How long the answer to a request above the rate is held back. Health is answered within the time-out of a prober.
+_LONGEST_PAUSE_S = 10.0
+_LONGEST_HEALTH_PAUSE_S = 0.5
+
+_log = LimitedLog()
 
 
 class Lane(StrEnum):
-    """Requests that share a limit. Health and operators have lanes of their own, which clients cannot fill."""
+    """Requests that share a limit. Clients cannot fill the lane of operators. Health has no limit at all."""
 
     HEALTH = "health"
     OPERATOR = "operator"
@@ -49,6 +64,10 @@ class RequestKind:
     def caller(self) -> tuple[bytes, bool] | None:
         return None if self.token is None or self.lane is not Lane.CLIENT else (self.token, self.is_long_poll)
 
+    @property
+    def token_hash(self) -> str | None:
+        return None if self.token is None else hash_secret(self.token.decode("latin-1"))
+
 
 class RequestLimits:
     """ASGI middleware without a request object, so that it does not buffer bodies and streams."""
@@ -60,18 +79,16 @@ class RequestLimits:
         metrics: Metrics,
         secrets: Secrets,
         callers: CallerCache,
+        rates: CallerRates,
         max_requests: int,
         max_requests_per_client: int,
     ) -> None:
         self._app = app
         self._metrics = metrics
-        self._secrets = secrets
         self._callers = callers
-        self._limits = {
-            Lane.HEALTH: _RESERVED_REQUESTS,
-            Lane.OPERATOR: _RESERVED_REQUESTS,
-            Lane.CLIENT: max_requests,
-        }
+        self._rates = rates
+        self._secrets = secrets
+        self._limits = {Lane.HEALTH: math.inf, Lane.OPERATOR: _OPERATOR_REQUESTS, Lane.CLIENT: max_requests}
         self._per_client = max_requests_per_client
         self._running = dict.fromkeys(Lane, 0)
         self._by_caller: dict[tuple[bytes, bool], int] = {}
@@ -85,9 +102,44 @@ class RequestLimits:
         # All that is logged while the request is answered names it.
         structlog.contextvars.bind_contextvars(request_id=request_id, client=client and client[0])
         send = self._measured(scope, _named(send, request_id))
-        kind = self._kind(scope)
-        if self._is_full(kind) or (kind.lane is Lane.CLIENT and RESERVED in scope):
-            await problem_response(ErrorCode.TOO_MANY_REQUESTS, retry_after_s=1)(scope, receive, send)
+        kind, host = self._kind(scope), client[0] if client else ""
+        if kind.lane is Lane.CLIENT:
+            await self._answer_client(kind, host, scope, receive, send)
+        elif kind.lane is Lane.OPERATOR or await self._may_ask_health(host, scope, receive):
+            await self._answer(kind, scope, receive, send)
+
+    async def _answer_client(self, kind: RequestKind, host: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request of a client or an outsider if its rate allows it."""
+        token_hash = kind.token_hash
+        ticket = self._rates.count(token_hash, host)
+        if ticket.wait_s:
+            _log.warning("rate_limited", of="client" if ticket.address is None else "address")
+            if await _held_back(scope, receive, min(ticket.wait_s, _LONGEST_PAUSE_S)):
+                await _too_many(math.ceil(ticket.wait_s))(scope, receive, send)
+            return
+        if RESERVED in scope:
+            await _too_many(1)(scope, receive, send)
+            return
+        status = 0
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._answer(kind, scope, receive, send if ticket.address is None else noted)
+        finally:
+            self._rates.settle(ticket, token_hash, status)
+
+    async def _may_ask_health(self, host: str, scope: Scope, receive: Receive) -> bool:
+        """Whether the caller still waits for its answer, which comes late to an address that asks too often."""
+        wait_s = self._rates.count_health(host)
+        return not wait_s or await _held_back(scope, receive, min(wait_s, _LONGEST_HEALTH_PAUSE_S))
+
+    async def _answer(self, kind: RequestKind, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._is_full(kind):
+            await _too_many(1)(scope, receive, send)
             return
         with self._counted(kind):
             if not kind.is_long_poll:
@@ -102,7 +154,7 @@ class RequestLimits:
 
     def _kind(self, scope: Scope) -> RequestKind:
         header = next((value for name, value in scope["headers"] if name == b"authorization"), None)
-        token = None if header is None else header.partition(b" ")[2]
+        token = None if header is None else header.partition(b" ")[2].strip()
         is_long_poll = scope["path"].endswith(LONG_POLL_PATHS)
         if scope["path"] in HEALTH_PATHS:
             return RequestKind(Lane.HEALTH, False, token)
@@ -185,6 +237,20 @@ class RequestLimits:
             await send(message)
 
         return measured
+
+
+async def _held_back(scope: Scope, receive: Receive, pause_s: float) -> bool:
+    """Wait before an answer; False if the caller leaves first. A new connection may take the place of this one."""
+    connection = scope.get(CONNECTION)
+    with nullcontext() if connection is None else connection.paused(), anyio.move_on_after(pause_s):
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        return False
+    return True
+
+
+def _too_many(retry_after_s: int) -> JSONResponse:
+    return problem_response(ErrorCode.TOO_MANY_REQUESTS, retry_after_s=retry_after_s)
 
 
 def _named(send: Send, request_id: str) -> Send:

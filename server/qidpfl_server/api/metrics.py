@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from ..service.settlement_timer import Timing
+from ..service.rounds.settlement_timer import Timing
 
 # Seconds: a small model takes hundredths, a large one with many updates takes minutes.
 _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)

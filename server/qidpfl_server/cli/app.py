@@ -10,13 +10,12 @@ from urllib.parse import quote
 
 import typer
 from rich.console import Console
-from rich.progress import track
 
 from qidpfl_shared.durable_files import fsync_dir
 from qidpfl_shared.protocol.signatures import ChainPosition
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
-from .. import audit, logs
+from .. import logs
 from ..errors import CoordinatorError
 from ..identifiers import hash_secret, new_id
 from ..ops.backup import back_up
@@ -196,14 +195,14 @@ def audit_command(
     violations. With --rules it also checks tasks with custom rules against these. Only with --head it can find that the
     holder of the signing key has cut off or rewritten a chain.
     """
+    from ..audit import audit
+
     registry = load_rules(rules or [])
     kept = [kept_head(text) for text in head or []]
     settings = where.settings()
     own = load_key(settings.signing_key_file)
     with opened_store(settings) as store:
-        report = audit.audit(
-            store, registry, kept=kept, public_key=public_key or (None if own is None else own.public_key)
-        )
+        report = audit(store, registry, kept=kept, public_key=public_key or (None if own is None else own.public_key))
     for line in report.lines():
         print(line)
     if report.violations:
@@ -268,6 +267,8 @@ def backup_command(
 
 
 def _with_progress(blobs: list[str]) -> Iterable[str]:
+    from rich.progress import track
+
     return track(blobs, description="blobs", console=console, disable=not console.is_terminal, transient=True)
 
 

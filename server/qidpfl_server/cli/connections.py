@@ -1,9 +1,11 @@
 """How many connections are open, in total and per address, and which one is closed when a new one needs its place."""
 
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
+
+from ..api.rates import network_of
 
 # For the store, blobs, logs and libraries.
 _RESERVED_FILES = 128
@@ -45,6 +47,7 @@ class Slot:
         self._address = address
         self._close: Callable[[], None] = lambda: None
         self._free = False
+        self._paused = False
 
     @property
     def reserved(self) -> bool:
@@ -57,9 +60,22 @@ class Slot:
 
     def set_idle(self, idle: bool) -> None:
         """Idle connections are closed first, the longest idle one before the others."""
+        if self._paused and not self._free:
+            return
         self._address.idle.pop(self, None)
         if idle and not self._free:
             self._address.idle[self] = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The connection stays idle during the `with` block, whatever arrives on it: its caller must wait."""
+        self.set_idle(True)
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+            self.set_idle(False)
 
     def release(self) -> None:
         """Free the place. Repeats change nothing."""
@@ -138,16 +154,5 @@ class Connections:
 
     def admit(self, host: str) -> Slot | None:
         """A place for a new connection of this host, in the reserved lane if there is no other; None: no place."""
-        name = _network(host)
+        name = network_of(host)
         return next((slot for lane in self._lanes if (slot := lane.admit(name)) is not None), None)
-
-
-def _network(host: str) -> str:
-    """An IPv4 address, or the network of an IPv6 address: one machine may have 2^64 of those."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if not isinstance(address, IPv6Address):
-        return host
-    return str(address.ipv4_mapped or address.packed[:8].hex())

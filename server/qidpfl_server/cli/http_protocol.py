@@ -13,7 +13,7 @@ from qidpfl_shared.protocol.errors import ErrorCode
 
 from ..api.auth import CERTIFICATE
 from ..api.errors import problem_response
-from ..api.limits import REQUEST_ID_HEADER, RESERVED, UPLOAD_PATHS
+from ..api.limits import CONNECTION, REQUEST_ID_HEADER, RESERVED, UPLOAD_PATHS
 from ..api.security_headers import refusal_headers
 from ..identifiers import new_request_id
 from ..logs import LimitedLog
@@ -144,6 +144,7 @@ class DeadlineProtocol(HttpToolsProtocol):
             self._read_at_once(_BODY_READ_BYTES)
         if self._certificate is not None:
             self.scope[CERTIFICATE] = self._certificate  # type: ignore[literal-required]
+        self.scope[CONNECTION] = self.slot  # type: ignore[literal-required]
         if self.slot.reserved:
             self.scope[RESERVED] = True  # type: ignore[literal-required]
             self.cycle.keep_alive = False

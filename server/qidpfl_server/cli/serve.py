@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import importlib
 import logging
 import socket
 import ssl
@@ -45,6 +46,7 @@ from .tls import client_certificates, reload_on_hangup
 _log = structlog.get_logger()
 _M_ARENA_MAX = -8
 _HANDSHAKE_TIMEOUT_S = 10.0
+_WARM_UP_AFTER_S = 1.0
 
 
 def ensure_task(
@@ -204,6 +206,10 @@ class _Server(uvicorn.Server):
         self.started = True
         scheme = "https" if self.config.ssl_certfile else "http"
         _log.info("listening", url=f"{scheme}://{self.config.host}:{sockets[0].getsockname()[1]}")
+        # The first round needs scipy. Imported a little later, it delays neither the first requests nor that round.
+        warm_up = threading.Timer(_WARM_UP_AFTER_S, importlib.import_module, args=["scipy.optimize"])
+        warm_up.daemon = True
+        warm_up.start()
 
     def _new_protocol(self) -> DeadlineProtocol:
         protocol: DeadlineProtocol = self.config.http_protocol_class(  # type: ignore[assignment, call-arg]

@@ -14,8 +14,8 @@ from ..plugins.rules import NO_RULES, RuleRegistry
 from ..store.guarded import client_subject
 from ..store.transaction import Transaction
 from .lifecycle import get_task, get_task_for_update, known_client
-from .planning import alignment_scores, flagged_clients
 from .receipts import profile_receipt
+from .rounds.planning import alignment_scores, flagged_clients
 from .selection import select_clients, select_late_joiner, selection_is_due
 
 

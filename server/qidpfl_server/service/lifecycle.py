@@ -10,7 +10,7 @@ from ..clock import Micros
 from ..domain import Client, ClientState, EndReason, Task
 from ..errors import RequestRefused
 from ..store.transaction import Transaction
-from .payments import settle_escrow
+from .rounds.payments import settle_escrow
 
 _log = structlog.get_logger()
 # Faults of the server, which an operator can remove: a task may be resumed. All other ends are results.

@@ -23,11 +23,11 @@ from ..store.store import Store
 from ..store.transaction import Transaction
 from .evaluation import Evaluator
 from .lifecycle import end_task, get_task, get_task_for_update
-from .planning import round_is_complete
 from .retention import sweep, sweep_at_start
+from .rounds.planning import round_is_complete
+from .rounds.settlement import settle_if_due
+from .rounds.settlement_timer import Timing
 from .selection import select_clients, selection_is_due, selection_time
-from .settlement import settle_if_due
-from .settlement_timer import Timing
 
 # Round and attempt that a task is in; (0, 0) before the first one.
 Step = tuple[int, int]

@@ -14,7 +14,7 @@ from ..domain import Client, ClientState, EndReason, Task
 from ..plugins.rules import RuleRegistry
 from ..store.transaction import Transaction
 from .lifecycle import end_task, fail_by_rule, get_task_for_update, known_client
-from .planning import open_round
+from .rounds.planning import open_round
 
 
 def selection_is_due(tx: Transaction, task: Task, now: Micros) -> bool:

@@ -19,13 +19,13 @@ from ..plugins.rules import NO_RULES, RuleRegistry
 from ..store.blobs import Blobs, StagedBlob
 from ..store.store import Store
 from ..store.transaction import Transaction
-from .aggregation import initial_parameters, require_stored, save_model
 from .evaluation import Evaluator
 from .lifecycle import RESUMABLE, end_task, get_task_for_update
-from .planning import deadlines
+from .rounds.aggregation import initial_parameters, require_stored, save_model
+from .rounds.planning import deadlines
+from .rounds.settlement import settle_if_due
+from .rounds.settlement_timer import Stopwatch
 from .selection import select_clients
-from .settlement import settle_if_due
-from .settlement_timer import Stopwatch
 
 _STOP_ATTEMPTS = 20
 

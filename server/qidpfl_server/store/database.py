@@ -8,10 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
-from alembic.util.exc import CommandError
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 
@@ -156,25 +152,44 @@ def migrate(engine: Engine) -> None:
     """Migrate the tables to the schema of this program. Raise for a store that is newer or of another program."""
     if engine.dialect.name == "sqlite" and engine.url.database:
         _make_private(Path(engine.url.database))
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS))
+    if _is_current(engine):
+        return
+    # Alembic takes longer to import than the rest of the store.
+    from .migrating import NoPath, upgrade
+
     try:
         with engine.begin() as connection:
             if engine.dialect.name == "postgresql":
                 # Several servers may start on the same empty database: only one of them may create the tables.
                 connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('qidpfl.migrate'))"))
-            config.attributes["connection"] = connection
             had_chain = inspect(connection).has_table("chain")
-            command.upgrade(config, "head")
+            upgrade(connection)
             if not had_chain:
                 adopt_tasks(connection)
-    except CommandError as error:
-        known = ScriptDirectory.from_config(config).get_current_head()
+    except NoPath as error:
         raise DamagedState(
-            f"the store at {_shown(engine)} does not have schema version {known} of this program: {error}"
+            f"the store at {_shown(engine)} does not have schema version {newest_version()} of this program: {error}"
         ) from error
     except SQLAlchemyError as error:
         raise _unusable(engine, error) from error
+
+
+def _is_current(engine: Engine) -> bool:
+    """Whether the store has the newest version of the schema. False also if that cannot be read."""
+    try:
+        # A writing transaction: a store that cannot be written is found at the start, as by a migration.
+        with engine.begin() as connection:
+            if not inspect(connection).has_table("alembic_version"):
+                return False
+            versions = list(connection.execute(text("SELECT version_num FROM alembic_version")).scalars())
+    except SQLAlchemyError:
+        return False
+    return versions == [newest_version()]
+
+
+def newest_version() -> str:
+    """The newest version of the schema, by the names of the migrations: `NNNN_what.py`."""
+    return max(path.name for path in (_MIGRATIONS / "versions").glob("[0-9]*.py")).partition("_")[0]
 
 
 def _make_private(database: Path) -> None:

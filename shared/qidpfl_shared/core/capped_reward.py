@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from . import arguments
 from .arguments import Numbers, Vector
@@ -149,6 +148,9 @@ def _minimiser(cost: Callable[[float], float], points: Vector) -> float:
 
 
 def _bottom(cost: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
+    # scipy.optimize takes longer to import than this package.
+    from scipy.optimize import minimize_scalar
+
     found = minimize_scalar(
         lambda logarithm: cost(math.exp(logarithm)),
         bounds=(math.log(low), math.log(high)),

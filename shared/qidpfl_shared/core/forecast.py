@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from . import arguments
 from .arguments import ImpossibleArgument, Numbers, Vector
@@ -122,6 +121,9 @@ def fit_accuracy_curve(*, totals: Numbers, accuracies: Numbers) -> CurveFit:
     # The error is smallest at one end: a straight line or a step, for which the data do not determine the rate.
     if min(errors[0], errors[-1]) <= errors[best] * (1 + 1e-6) + 1e-12 * float(np.ptp(measured)):
         return _no_curve(rmse=float(errors[best]), decades=decades)
+    # scipy.optimize takes longer to import than this package.
+    from scipy.optimize import minimize_scalar
+
     found = minimize_scalar(error, bounds=(grid[best - 1], grid[best + 1]), method="bounded", options={"xatol": 1e-9})
     rate = math.exp(float(found.x))
     ceiling, drop, rmse = _linear_fit(rate, budgets, measured)

@@ -20,7 +20,6 @@ from functools import cached_property
 from types import ModuleType
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from . import arguments
 from .arguments import Numbers, Vector
@@ -218,7 +217,7 @@ def alignment_score(scores: Sequence[float]) -> float:
 def _lower_quantile(tail: float, dimension: int) -> float:
     """Return the energy that noise alone falls below with probability `tail`."""
     if dimension > _NORMAL_FROM:
-        return max(0.0, dimension + float(ndtri(tail)) * math.sqrt(2 * dimension))
+        return max(0.0, dimension + float(_special().ndtri(tail)) * math.sqrt(2 * dimension))
     return float(_distributions().chi2.ppf(tail, dimension))
 
 
@@ -226,7 +225,7 @@ def _upper_quantile(tail: float, dimension: int, noncentrality: float) -> float:
     """Return the energy that the largest admissible signal with noise exceeds with probability `tail`."""
     if dimension + noncentrality > _NORMAL_FROM:
         spread = math.sqrt(2 * dimension + 4 * noncentrality)
-        return dimension + noncentrality - float(ndtri(tail)) * spread
+        return dimension + noncentrality - float(_special().ndtri(tail)) * spread
     known = _distributions()
     return float(
         known.ncx2.isf(tail, dimension, noncentrality) if noncentrality > 0 else known.chi2.isf(tail, dimension)
@@ -235,7 +234,7 @@ def _upper_quantile(tail: float, dimension: int, noncentrality: float) -> float:
 
 def _below(energy: float, dimension: int, noncentrality: float) -> float:
     if dimension + noncentrality > _NORMAL_FROM:
-        return float(ndtr(_standardised(energy, dimension, noncentrality)))
+        return float(_special().ndtr(_standardised(energy, dimension, noncentrality)))
     known = _distributions()
     return float(
         known.ncx2.cdf(energy, dimension, noncentrality) if noncentrality > 0 else known.chi2.cdf(energy, dimension)
@@ -244,7 +243,7 @@ def _below(energy: float, dimension: int, noncentrality: float) -> float:
 
 def _above(energy: float, dimension: int, noncentrality: float) -> float:
     if dimension + noncentrality > _NORMAL_FROM:
-        return float(ndtr(-_standardised(energy, dimension, noncentrality)))
+        return float(_special().ndtr(-_standardised(energy, dimension, noncentrality)))
     known = _distributions()
     return float(
         known.ncx2.sf(energy, dimension, noncentrality) if noncentrality > 0 else known.chi2.sf(energy, dimension)
@@ -258,3 +257,8 @@ def _standardised(energy: float, dimension: int, noncentrality: float) -> float:
 def _distributions() -> ModuleType:
     """Import scipy.stats when it is first used, because that takes a second."""
     return importlib.import_module("scipy.stats")
+
+
+def _special() -> ModuleType:
+    """Import scipy.special when it is first used."""
+    return importlib.import_module("scipy.special")

@@ -1,5 +1,7 @@
 """Opening and upgrading a store, on SQLite and on PostgreSQL."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -7,9 +9,10 @@ import pytest
 from sqlalchemy import text
 
 from qidpfl_server.errors import DamagedState
-from qidpfl_server.service.settlement import settle_if_due
+from qidpfl_server.service.rounds.settlement import settle_if_due
 from qidpfl_server.service.views import round_result
-from qidpfl_server.store.database import migrate, open_engine
+from qidpfl_server.store.database import migrate, newest_version, open_engine
+from qidpfl_server.store.migrating import head
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
 from qidpfl_shared.protocol.messages import RoundState, TaskState
@@ -60,6 +63,24 @@ LATER_COLUMNS = (
     ("budgets", "attempt"),
     ("payments", "escrow_micro"),
 )
+
+
+def test_the_newest_version_is_that_of_the_migrations() -> None:
+    """Catches a migration whose name does not have its number: the store would never be seen as current."""
+    assert newest_version() == head()
+
+
+def test_a_current_store_is_opened_without_alembic(store: Store, store_url: str) -> None:
+    """Catches a start that always imports Alembic, which takes as long as the rest of the store."""
+    program = f"""
+import sys
+from qidpfl_server.store.database import migrate, open_engine
+migrate(open_engine({store_url!r}))
+sys.exit("alembic" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 TIMINGS: dict[str, Any] = {"opened_at": None, "settlement_s": None, "evaluation_s": None}
 
 

@@ -13,8 +13,8 @@ import structlog
 from safetensors.numpy import load_file
 
 from qidpfl_server.plugins.workloads import describe_workload
-from qidpfl_server.service.aggregation import initial_parameters
 from qidpfl_server.service.evaluation import Evaluators
+from qidpfl_server.service.rounds.aggregation import initial_parameters
 from qidpfl_shared.protocol import layouts
 from qidpfl_shared.protocol.layouts import NETWORKS
 from qidpfl_shared.protocol.presets import PRESETS, preset
@@ -48,7 +48,7 @@ def test_both_halves_have_every_label_for_any_order_of_the_records() -> None:
 def test_the_digits_are_evaluated_without_torch() -> None:
     script = (
         "import sys; from qidpfl_server.cli.app import app; from qidpfl_server.service.evaluation import Evaluators\n"
-        "from qidpfl_server.service.aggregation import initial_parameters\n"
+        "from qidpfl_server.service.rounds.aggregation import initial_parameters\n"
         "from qidpfl_shared.protocol.presets import preset\n"
         "spec = preset('digits'); found = Evaluators().of(spec).evaluate(spec, initial_parameters(spec))\n"
         "print(found is not None, 'torch' in sys.modules)"

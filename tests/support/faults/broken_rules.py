@@ -8,7 +8,7 @@ from typing import Any
 
 from qidpfl_server.api.routes import rounds as routes
 from qidpfl_server.domain import Payment, Round
-from qidpfl_server.service.submissions import StagedDelivery, accept_updates
+from qidpfl_server.service.rounds.submissions import StagedDelivery, accept_updates
 from qidpfl_server.store.blobs import StagedBlob
 from qidpfl_server.store.repositories.payments import PaymentRows
 from qidpfl_server.store.store import Store

@@ -1,6 +1,7 @@
 """Clients that break a rule on purpose. The fault tests must notice them."""
 
 from qidpfl_client.journal.journal import Entry, Journal
+from qidpfl_client.participant import runner
 from qidpfl_client.participant.participant import TaskParticipant
 from qidpfl_client.participant.session import Enrolment
 from qidpfl_shared.protocol.ledger import SpendState
@@ -65,3 +66,8 @@ def write_down_after_sending() -> None:
 def read_no_ledger_of_the_coordinator() -> None:
     """Trust an older copy of the journal."""
     Enrolment._reconcile = lambda *_: None  # type: ignore[method-assign]
+
+
+def come_back_soon() -> None:
+    """No fault: after an outage the client tries again within a second, so that a test of many outages is short."""
+    runner._LONGEST_PAUSE_S = 1.0

@@ -4,11 +4,14 @@ import os
 import signal
 from typing import Any
 
-from qidpfl_server.service import scheduler, settlement
+from qidpfl_server.service import scheduler
+from qidpfl_server.service.rounds import settlement
+from qidpfl_server.store import database
 
 # The functions to break are replaced in these modules.
 _settlement: Any = settlement
 _scheduler: Any = scheduler
+_database: Any = database
 
 
 class Unforeseen(Exception):
@@ -18,6 +21,12 @@ class Unforeseen(Exception):
 def settle_never() -> None:
     """No round can be settled."""
     _settlement._payments = _fail
+
+
+def fail_soon() -> None:
+    """No round can be settled, and the task fails after a second instead of half a minute."""
+    settle_never()
+    _scheduler._FIRST_PAUSE_S = 0.02
 
 
 def sweep_all_the_time() -> None:
@@ -34,6 +43,19 @@ def stop_holding_the_round() -> None:
             os.kill(os.getpid(), sent)
 
     _settlement.failpoint = stop
+
+
+def stop_holding_the_round_for_ever() -> None:
+    """The same in a coordinator that lets PostgreSQL wait for a paused transaction, as earlier versions did."""
+    create_engine = _database.create_engine
+
+    def patient(url: Any, *, connect_args: dict[str, Any], **options: Any) -> Any:
+        words = connect_args["options"].replace("idle_in_transaction_session_timeout=4s", "lock_timeout=5s")
+        assert words != connect_args["options"]
+        return create_engine(url, connect_args=connect_args | {"options": words}, **options)
+
+    _database.create_engine = patient
+    stop_holding_the_round()
 
 
 def _fail(*_: Any) -> Any:

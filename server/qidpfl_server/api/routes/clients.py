@@ -15,7 +15,7 @@ from qidpfl_shared.protocol.messages import ClientSummary, EnrolAnswer, EnrolReq
 from ...errors import CoordinatorError, RequestRefused
 from ...identifiers import hash_secret
 from ...logs import LimitedLog
-from ...service.credentials import enrol_with_certificate, rotate_client_token
+from ...service.credentials import CodeHolder, enrol_with_certificate, rotate_client_token
 from ...service.enrolment import client_summaries, enrol, leave, revoke_client, store_profile
 from ...service.views import ledger, selection_verdict
 from ..auth import (
@@ -132,8 +132,8 @@ async def enrol_by_certificate(
 
 
 async def _limit_enrolments(context: Context, task_id: str, request: EnrolRequest, connection: Request) -> None:
-    code_hash = hash_secret(request.enrolment_code)
-    if await context.read(lambda tx: tx.tasks.task_of_code(code_hash)) != task_id:
+    found = await context.look_up_credential(hash_secret(request.enrolment_code))
+    if not isinstance(found, CodeHolder) or found.task_id != task_id:
         context.enrolments.count_wrong_code(connection.client.host if connection.client else "")
         raise RequestRefused(ErrorCode.UNAUTHENTICATED)
     context.enrolments.count(task_id)

@@ -21,8 +21,8 @@ from qidpfl_shared.protocol.wire import parse_content_digest
 from ...clock import SECOND
 from ...errors import RequestRefused
 from ...service.lifecycle import get_task
-from ...service.planning import mark_coming_back
-from ...service.submissions import (
+from ...service.rounds.planning import mark_coming_back
+from ...service.rounds.submissions import (
     BudgetAnswer,
     Delivery,
     StagedDelivery,

@@ -8,8 +8,8 @@ from qidpfl_shared.protocol.messages import RoundState
 from qidpfl_shared.protocol.wire import encode
 
 from ...domain import Model, Round, Task
-from ...service.aggregation import load_model, next_state
-from ...service.weights import uploads_of, weighted_uploads
+from ...service.rounds.aggregation import load_model, next_state
+from ...service.rounds.weights import uploads_of, weighted_uploads
 from ...store.blobs import Blobs
 from ...store.transaction import Transaction
 from ..records import RoundRecord

@@ -4,7 +4,7 @@ from qidpfl_shared.core.planning import Standing
 
 from ...domain import BudgetState, Client, EscrowSettlement, Task
 from ...service.lifecycle import RESUMABLE
-from ...service.payments import round_payments
+from ...service.rounds.payments import round_payments
 from ..records import RoundRecord
 from ..report import Report
 

@@ -12,7 +12,7 @@ from qidpfl_shared.core.round_rules import Participant
 from qidpfl_shared.protocol.releases import HISTOGRAM, release_of
 
 from ...domain import BudgetState, Task
-from ...service.planning import participant, past_round
+from ...service.rounds.planning import participant, past_round
 from ..records import RoundRecord
 from ..report import Report
 

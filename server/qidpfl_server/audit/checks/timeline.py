@@ -7,7 +7,7 @@ from qidpfl_shared.protocol.messages import RoundState, TaskState
 
 from ...clock import seconds
 from ...domain import BudgetState, Round, Task
-from ...service.settlement import is_accepted
+from ...service.rounds.settlement import is_accepted
 from ..records import RoundRecord
 from ..report import Report
 

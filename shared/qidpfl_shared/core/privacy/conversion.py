@@ -6,12 +6,11 @@ not for `noisy_epochs`. At a given delta, `simple` gives the largest epsilon and
 All functions raise `ImpossibleArgument` for a number outside its range.
 """
 
+import importlib
 import math
 from collections.abc import Callable
 from enum import StrEnum
-
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
+from types import ModuleType
 
 from .. import arguments
 
@@ -89,7 +88,7 @@ def _tight(rho: float, delta: float) -> float:
         b = math.exp(logarithm)
         return rho * b * b + math.log1p(b) - log_inverse
 
-    b = math.exp(float(brentq(slope, lowest - 1e-9, highest + 1e-9, rtol=1e-13)))
+    b = math.exp(float(_scipy("optimize").brentq(slope, lowest - 1e-9, highest + 1e-9, rtol=1e-13)))
     return rho * (1 + b) - math.log1p(1 / b) + (log_inverse - math.log1p(b)) / b
 
 
@@ -107,7 +106,9 @@ def _gaussian(rho: float, delta: float) -> float:
         return 0.0
     highest = _simple(rho, delta)
     return float(
-        brentq(lambda epsilon: _log_gaussian_delta(mu, epsilon) - log_delta, 0.0, highest, xtol=1e-300, rtol=1e-13)
+        _scipy("optimize").brentq(
+            lambda epsilon: _log_gaussian_delta(mu, epsilon) - log_delta, 0.0, highest, xtol=1e-300, rtol=1e-13
+        )
     )
 
 
@@ -121,13 +122,13 @@ _EPSILON: dict[Reading, Callable[[float, float], float]] = {
 def _log_gaussian_delta(mu: float, epsilon: float) -> float:
     """Return ln(Φ(μ/2 - ε/μ) - e^ε·Φ(-μ/2 - ε/μ)). Logarithms, because the terms underflow before their ratio does."""
     z = -epsilon / mu
-    first = float(log_ndtr(z + mu / 2))
+    first = float(_scipy("special").log_ndtr(z + mu / 2))
     if mu < 1e-5:
         # The two terms agree in all digits of a float. Use the derivative φ/Φ of ln Φ, exact to O(μ²).
-        hazard = math.exp(-z * z / 2 - 0.5 * math.log(2 * math.pi) - float(log_ndtr(z)))
+        hazard = math.exp(-z * z / 2 - 0.5 * math.log(2 * math.pi) - float(_scipy("special").log_ndtr(z)))
         gap = mu * (z + hazard)
     else:
-        gap = first - epsilon - float(log_ndtr(z - mu / 2))
+        gap = first - epsilon - float(_scipy("special").log_ndtr(z - mu / 2))
     return first + math.log(-math.expm1(-gap)) if gap > 0 else -math.inf
 
 
@@ -138,4 +139,9 @@ def _root_above(low: float, excess: Callable[[float], float]) -> float:
         low, high = high, 2 * high
     if excess(low) > 0:
         return low
-    return float(brentq(excess, low, high, xtol=1e-300, rtol=1e-13))
+    return float(_scipy("optimize").brentq(excess, low, high, xtol=1e-300, rtol=1e-13))
+
+
+def _scipy(name: str) -> ModuleType:
+    """Import a part of scipy when it is first used: it takes longer than this package."""
+    return importlib.import_module(f"scipy.{name}")

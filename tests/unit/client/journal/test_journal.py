@@ -15,6 +15,7 @@ import pytest
 from qidpfl_client.errors import JournalError
 from qidpfl_client.journal.journal import Entry, Journal, Membership, RecordsVersion, SeenOffer
 from qidpfl_client.journal.ledger import read_ledger
+from qidpfl_client.journal.sqlite_file import VERSION
 from qidpfl_client.owner import LIFETIME_RHO
 from qidpfl_shared.core.privacy.account import DuplicateRelease, LifetimeExceeded, UnprovenRelease
 from qidpfl_shared.protocol.ledger import SpendState
@@ -260,7 +261,7 @@ def test_a_journal_from_before_tokens_were_rotated_goes_on(path: Path) -> None:
     with Journal(path) as journal:
         journal.save_membership(replace(MEMBERSHIP, token="old", next_token="new"))
         assert journal.memberships() == [replace(MEMBERSHIP, token="old", next_token="new")]
-    assert version_of(path) == 4
+    assert version_of(path) == VERSION
 
 
 def downgrade(path: Path, version: int) -> None:

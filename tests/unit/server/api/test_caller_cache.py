@@ -7,6 +7,7 @@ import pytest
 from qidpfl_server.api.auth import Caller, CallerCache, CallerRole
 from qidpfl_server.api.limits import Lane, RequestLimits
 from qidpfl_server.api.metrics import Metrics
+from qidpfl_server.api.rates import CallerRates
 from qidpfl_server.identifiers import hash_secret
 from qidpfl_server.ops.tokens import Secrets
 
@@ -45,7 +46,13 @@ def test_only_operators_of_all_tasks_have_a_lane_of_their_own(callers: CallerCac
         add(callers, token, caller)
     secrets = Secrets(admin="static-admin", viewer="static-viewer")
     limits = RequestLimits(
-        _no_app, metrics=Metrics(), secrets=secrets, callers=callers, max_requests=1, max_requests_per_client=1
+        _no_app,
+        metrics=Metrics(),
+        secrets=secrets,
+        callers=callers,
+        rates=CallerRates(per_client_s=1.0, per_address_s=1.0),
+        max_requests=1,
+        max_requests_per_client=1,
     )
 
     def lane(token: str) -> Lane:

@@ -1,8 +1,11 @@
 """The rate of enrolments: bursts, refusals and the waits that they get."""
 
+import math
+
 import pytest
 
-from qidpfl_server.api.enrolment_limits import AttemptRate, EnrolmentLimits, TooManyEnrolments
+from qidpfl_server.api.enrolment_limits import EnrolmentLimits, TooManyEnrolments
+from qidpfl_server.api.rates import AttemptRate
 
 
 class Time:
@@ -19,7 +22,7 @@ def test_a_burst_passes_and_then_the_rate() -> None:
     clock = Time()
     rate = AttemptRate(2.0, clock=clock)
     assert [rate.take("a") for _ in range(20)] == [0.0] * 20
-    assert rate.take("a") >= 1
+    assert rate.take("a") > 0
     assert rate.take("b") == 0
     clock.now = 1.0
     assert [rate.take("a") > 0 for _ in range(3)] == [False, False, True]
@@ -29,7 +32,7 @@ def test_refused_attempts_are_spread_and_never_wait_long() -> None:
     rate = AttemptRate(2.0, clock=Time())
     waits = [rate.take("a") for _ in range(1000)][20:]
     assert waits == sorted(waits)
-    assert (waits[0], waits[19], waits[-1]) == (1.0, 10.0, 30.0)
+    assert (waits[0], waits[19], waits[-1]) == (0.5, 10.0, 30.0)
 
 
 def test_all_of_a_fleet_pass_when_they_obey() -> None:
@@ -41,7 +44,7 @@ def test_all_of_a_fleet_pass_when_they_obey() -> None:
         clock.now = max(clock.now, due[number])
         tries[number] += 1
         if wait := rate.take("task"):
-            due[number] = clock.now + wait
+            due[number] = clock.now + math.ceil(wait)
         else:
             del due[number]
     assert max(tries.values()) <= 6

@@ -79,3 +79,15 @@ def test_addresses_of_one_ipv6_network_count_together(one: str, other: str, same
 @pytest.mark.parametrize(("files", "total"), [(65_536, 4096), (1024, 416), (100, 1)])
 def test_the_store_keeps_its_files(files: int, total: int) -> None:
     assert limits_within(files, total=4096, per_address=None).total == total
+
+
+def test_a_caller_who_must_wait_loses_its_place_first() -> None:
+    """Catches held-back requests that keep all places busy: new callers then find none."""
+    connections, closed = Connections(ConnectionLimits(total=1, per_address=None, reserved=0)), Closed()
+    slot = closed.admit(connections, "a", "held")
+    assert slot is not None
+    with slot.paused():
+        # The next request of the connection has arrived meanwhile.
+        slot.set_idle(False)
+        assert connections.admit("b") is not None
+    assert closed == ["held"]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import structlog
 
-from qidpfl_server.service.aggregation import initial_parameters
 from qidpfl_server.service.evaluation import Evaluators
+from qidpfl_server.service.rounds.aggregation import initial_parameters
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 from qidpfl_shared.protocol.wire import Vector32, unflatten

@@ -11,9 +11,10 @@ import structlog
 from qidpfl_server.clock import SECOND
 from qidpfl_server.domain import Task
 from qidpfl_server.errors import DiskFailure, StorageFull, StoreBusy, SuspectedDamage
-from qidpfl_server.service import scheduler, settlement
+from qidpfl_server.service import scheduler
+from qidpfl_server.service.rounds import settlement
+from qidpfl_server.service.rounds.settlement_timer import Timing
 from qidpfl_server.service.scheduler import RetryPolicy, Scheduler
-from qidpfl_server.service.settlement_timer import Timing
 from qidpfl_server.store.store import Store
 from qidpfl_shared.protocol.messages import TaskState
 from support.fakes import FakeClock

@@ -5,7 +5,7 @@ import pytest
 
 from qidpfl_server.domain import Round
 from qidpfl_server.errors import RequestRefused, UnreadableBlob
-from qidpfl_server.service import settlement
+from qidpfl_server.service.rounds import settlement
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
 from support.use_cases import ServedTask, UseCases

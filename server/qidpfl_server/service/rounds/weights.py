@@ -19,7 +19,7 @@ from qidpfl_shared.core.noise_audit import alpha_per_upload
 from qidpfl_shared.core.reward import Weighting, aggregation_weights
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
-from ..domain import Budget, Client, RoundInvitation, Update
+from ...domain import Budget, Client, RoundInvitation, Update
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qidpfl_server.service.planning import privacy_accounts, round_is_complete
+from qidpfl_server.service.rounds.planning import privacy_accounts, round_is_complete
 from support.use_cases import UseCases
 
 

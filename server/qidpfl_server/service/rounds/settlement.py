@@ -17,16 +17,16 @@ from qidpfl_shared.protocol.messages import RoundState, TaskState
 from qidpfl_shared.protocol.task_spec import AuditMode, TaskSpec
 from qidpfl_shared.protocol.wire import decode
 
-from ..clock import Micros
-from ..domain import Budget, BudgetState, Client, EndReason, Model, Round, RoundInvitation, Task, Update
-from ..errors import DamagedState, UnreadableBlob
-from ..plugins.rules import NO_RULES, RuleRegistry
-from ..store.blobs import Blobs
-from ..store.store import Store
-from ..store.transaction import Transaction
+from ...clock import Micros
+from ...domain import Budget, BudgetState, Client, EndReason, Model, Round, RoundInvitation, Task, Update
+from ...errors import DamagedState, UnreadableBlob
+from ...plugins.rules import NO_RULES, RuleRegistry
+from ...store.blobs import Blobs
+from ...store.store import Store
+from ...store.transaction import Transaction
+from ..evaluation import Evaluation, Evaluator
+from ..lifecycle import active_clients, end_task, get_task_for_update
 from .aggregation import alignments, next_state, require_stored, save_model
-from .evaluation import Evaluation, Evaluator
-from .lifecycle import active_clients, end_task, get_task_for_update
 from .payments import round_payments
 from .planning import deadlines, open_round, round_is_complete
 from .settlement_timer import Stopwatch, Timing

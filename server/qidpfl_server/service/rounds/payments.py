@@ -8,9 +8,9 @@ from fractions import Fraction
 from qidpfl_shared.core.money import split_reward
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
-from ..clock import Micros
-from ..domain import Budget, Client, EscrowSettlement, Payment, Round, RoundInvitation
-from ..store.transaction import Transaction
+from ...clock import Micros
+from ...domain import Budget, Client, EscrowSettlement, Payment, Round, RoundInvitation
+from ...store.transaction import Transaction
 
 
 @dataclass(frozen=True, kw_only=True)

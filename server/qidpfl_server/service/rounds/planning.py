@@ -15,11 +15,11 @@ from qidpfl_shared.protocol.messages import RoundState, TaskState
 from qidpfl_shared.protocol.releases import histogram_release, release_of
 from qidpfl_shared.protocol.task_spec import DefenceSpec
 
-from ..clock import SECOND, Micros, seconds
-from ..domain import Client, EndReason, Round, RoundInvitation, Task
-from ..plugins.rules import RuleRegistry
-from ..store.transaction import Transaction
-from .lifecycle import active_clients, end_task, fail_by_rule, known_client
+from ...clock import SECOND, Micros, seconds
+from ...domain import Client, EndReason, Round, RoundInvitation, Task
+from ...plugins.rules import RuleRegistry
+from ...store.transaction import Transaction
+from ..lifecycle import active_clients, end_task, fail_by_rule, known_client
 
 # Deadlines follow the answers to so many of the last rounds.
 _OBSERVED_ROUNDS = 3

@@ -24,9 +24,9 @@ from qidpfl_shared.core.noise_audit import RoundMoments, alignment
 from qidpfl_shared.protocol.task_spec import TaskSpec
 from qidpfl_shared.protocol.wire import decode, encode, flatten
 
-from ..domain import Model
-from ..errors import DamagedState, StoreBusy
-from ..store.blobs import Blobs
+from ...domain import Model
+from ...errors import DamagedState, StoreBusy
+from ...store.blobs import Blobs
 from .weights import WeightedUpload
 
 

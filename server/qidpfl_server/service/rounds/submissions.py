@@ -25,14 +25,14 @@ from qidpfl_shared.protocol.messages import (
 )
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
-from ..clock import Micros, as_datetime
-from ..domain import Budget, BudgetState, Client, Round, RoundInvitation, Task, Update, standing_of
-from ..errors import CoordinatorError, RequestRefused
-from ..store.blobs import StagedBlob
-from ..store.transaction import Transaction
-from .lifecycle import get_task, get_task_for_update
+from ...clock import Micros, as_datetime
+from ...domain import Budget, BudgetState, Client, Round, RoundInvitation, Task, Update, standing_of
+from ...errors import CoordinatorError, RequestRefused
+from ...store.blobs import StagedBlob
+from ...store.transaction import Transaction
+from ..lifecycle import get_task, get_task_for_update
+from ..receipts import with_budget_positions, with_update_positions
 from .planning import participant, privacy_accounts, round_is_complete
-from .receipts import with_budget_positions, with_update_positions
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")

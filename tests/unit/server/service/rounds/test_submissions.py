@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qidpfl_server.errors import RequestRefused
-from qidpfl_server.service.submissions import largest_norm
+from qidpfl_server.service.rounds.submissions import largest_norm
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.mechanism_specs import (
     BoltOn,

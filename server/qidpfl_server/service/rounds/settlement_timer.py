@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..clock import Micros, seconds
+from ...clock import Micros, seconds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qidpfl_server.errors import DamagedState, StoreBusy
-from qidpfl_server.service.aggregation import initial_parameters, load_model, require_stored, save_model
+from qidpfl_server.service.rounds.aggregation import initial_parameters, load_model, require_stored, save_model
 from qidpfl_server.store.store import Store
 from qidpfl_shared.core.aggregation import ServerState
 from qidpfl_shared.protocol.presets import preset

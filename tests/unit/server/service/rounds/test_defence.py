@@ -7,9 +7,9 @@ import pytest
 
 from qidpfl_server.domain import ClientState, Payment
 from qidpfl_server.errors import RequestRefused
-from qidpfl_server.service.aggregation import load_model
 from qidpfl_server.service.enrolment import client_summaries, revoke_client
-from qidpfl_server.service.submissions import void_update
+from qidpfl_server.service.rounds.aggregation import load_model
+from qidpfl_server.service.rounds.submissions import void_update
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
 from support.use_cases import ServedClient, ServedTask, UseCases
