@@ -74,7 +74,9 @@ def write_export(export: Export, folder: Path, table_format: TableFormat, *, mod
     create_folder(folder, mode=0o700)
     files = {"task.json": _json(export.task)}
     for name, (columns, rows) in export.tables.items():
-        text = _json(rows) if table_format is TableFormat.JSON else _csv(columns, rows)
+        # A field that a message leaves out is null in the table.
+        whole = [{column: row.get(column) for column in columns} for row in rows]
+        text = _json(whole) if table_format is TableFormat.JSON else _csv(columns, whole)
         files[f"{name}.{table_format}"] = text
     files[f"model-{export.version}.safetensors"] = export.model
     files |= export.evidence
@@ -112,17 +114,17 @@ def _read(
 _ROUND = (
     *("round_number", "attempt", "state", "reward_micro", "paid_micro", "kept_micro", "total", "declared_total"),
     *("updates", "model_version", "model_digest", "accuracy", "loss"),
-    *("opened_at", "settled_at", "settlement_s", "evaluation_s"),
+    *("opened_at", "settled_at", "settlement_s", "evaluation_s", "escrow_micro"),
 )
 _CLIENT = (
     *("client_id", "ordinal", "state", "size", "privacy_value", "histogram_rho", "rho_cap", "lifetime_rho"),
-    *("label_distance", "filled_up", "misses", "set_aside"),
+    *("label_distance", "filled_up", "misses", "set_aside", "exclusions", "excluded_until", "revoked_at"),
 )
 _BUDGET = (
     *("round_number", "client_id", "ordinal", "standing", "rho", "declined", "delivered", "verdict", "accepted"),
-    *("payment_micro", "regret"),
+    *("payment_micro", "regret", "escrow_micro", "voided", "alignment"),
 )
-_PAYMENT = ("round_number", "client_id", "ordinal", "rho", "amount_micro")
+_PAYMENT = ("round_number", "client_id", "ordinal", "rho", "amount_micro", "escrow_micro")
 _LEDGER = ("client_id", "ordinal", *LedgerEntry.model_fields)
 
 
@@ -140,7 +142,9 @@ def _round_row(round_: Round, result: RoundResult) -> Row:
 
 
 def _client_row(client: Client) -> Row:
-    return {name: getattr(client, name) for name in _CLIENT}
+    row = {name: getattr(client, name) for name in _CLIENT}
+    revoked = client.revoked_at
+    return row | {"revoked_at": None if revoked is None else as_datetime(revoked).isoformat()}
 
 
 def _budget_rows(results: list[RoundResult]) -> list[Row]:
@@ -159,6 +163,7 @@ def _payment_rows(results: list[RoundResult]) -> list[Row]:
             "ordinal": client.ordinal,
             "rho": client.rho,
             "amount_micro": client.payment_micro,
+            "escrow_micro": client.escrow_micro or 0,
         }
         for result in results
         for client in result.clients or ()

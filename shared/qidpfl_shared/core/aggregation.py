@@ -127,7 +127,7 @@ def norm_bound(*, signal: float, noise_std: float, dimension: int, alpha: float,
     `signal` is the largest norm of the signal. `noise_std` 0 means an upload without noise: only its signal counts.
 
     >>> norm_bound(signal=1.0, noise_std=0.0575, dimension=650, alpha=1e-5)
-    2.01816
+    1.98284
     """
     if arguments.non_negative("noise_std", noise_std) == 0:
         return arguments.non_negative("signal", signal) * (1 + _ROUNDING)

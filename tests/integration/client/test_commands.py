@@ -100,7 +100,7 @@ def nothing_half_done(coordinator: Coordinator, journal: Path) -> Iterator[None]
         ({"privacy-value": "much"}, "--privacy-value 'much' is neither a number nor LOW:HIGH"),
         ({"privacy-value": "0"}, "privacy_value = 0.0: must be greater than 0"),
         ({"privacy-value": "1e999"}, "must be finite"),
-        ({"privacy-value": "1000"}, "the privacy value 1000 is outside the range of the task, 0.01 to 100"),
+        ({"privacy-value": "1000"}, "the privacy value 1000 is outside the range of the task, 0.9 to 1.1"),
         ({"rho-cap": "0"}, "rho_cap = 0.0"),
         ({"rho-cap": "nan"}, "rho_cap = nan"),
         ({"lifetime-rho": "-1"}, "lifetime_rho = -1.0"),

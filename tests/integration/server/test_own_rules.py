@@ -41,7 +41,8 @@ def own(*, policy: str | None = None, rule: str | None = None) -> dict[str, Any]
 def short(overrides: dict[str, Any], clients: int = 3, horizon: int = 3) -> dict[str, Any]:
     rounds = NO_TIMEOUTS | {"expected_clients": clients, "min_clients": 2, "min_updates": 2}
     game = {"horizon": horizon} | overrides.get("game", {})
-    return {"selection": {"rule": "all"}} | overrides | {"rounds": rounds, "game": game}
+    # The clients of these tests declare the same budget at every reward.
+    return {"selection": {"rule": "all"}, "defence": None} | overrides | {"rounds": rounds, "game": game}
 
 
 def members(coordinator: Coordinator, name: str, overrides: dict[str, Any]) -> list[ScriptedClient]:

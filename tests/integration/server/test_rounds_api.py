@@ -157,8 +157,8 @@ def test_ten_parallel_repeats_of_one_upload_are_one_row_one_receipt_one_payment(
     play_all(others)
     assert answer_to(first, "1.1")["task_state"] == "finished"
     payments = rows(coordinator, "payments", first.task_id)
-    assert len({client_id for _, _, client_id, _ in payments}) == len(payments) == 3
-    assert sum(amount for *_, amount in payments) == result(coordinator, first.task_id)["reward_micro"]
+    assert len({client_id for _, _, client_id, *_ in payments}) == len(payments) == 3
+    assert sum(amount for _, _, _, amount, _ in payments) == result(coordinator, first.task_id)["reward_micro"]
 
 
 class Doomed:

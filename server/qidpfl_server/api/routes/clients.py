@@ -128,7 +128,7 @@ async def enrol_by_certificate(
         "client_enrolled", task=task_id, client_id=answer.client_id, ordinal=answer.ordinal, certificate=certificate
     )
     failpoint("enrol.after_commit")
-    return answer
+    return context.signed(answer)
 
 
 async def _limit_enrolments(context: Context, task_id: str, request: EnrolRequest, connection: Request) -> None:
