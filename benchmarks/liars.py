@@ -302,20 +302,24 @@ def contest() -> None:
         "| attack | reward to the hostile, no defence | defaults | pay / cost of an honest one, no defence | defaults |"
     )
     print("|---|---|---|---|---|")
-    for name, values, greedy in (
-        ("all honest", [1.0] * 10, 0),
-        ("one privacy value of 0.01", [0.01, *[1.0] * 9], 0),
-        ("two privacy values of 0.01", [0.01, 0.01, *[1.0] * 8], 0),
-        ("one bid of the largest budget", [1.0] * 10, 1),
+    for name, values, greedy, withdrawn in (
+        ("all honest", [1.0] * 10, 0, False),
+        ("one privacy value of 0.01", [0.01, *[1.0] * 9], 0, False),
+        ("two privacy values of 0.01", [0.01, 0.01, *[1.0] * 8], 0, False),
+        ("one bid of the largest budget", [1.0] * 10, 1, False),
+        ("the same bid, taken back", [1.0] * 10, 1, True),
+        ("seven clients of one owner, privacy value 0.9", [0.9] * 7 + [1.0] * 3, 0, False),
     ):
         liars = max(greedy, sum(value < 1 for value in values))
-        found = [_outcome(values, liars, greedy, defence) for defence in ({"defence": None}, {})]
+        found = [_outcome(values, liars, greedy, defence, withdrawn=withdrawn) for defence in ({"defence": None}, {})]
         cells = [f"{taken:.0%}" for taken, _ in found] + [f"{margin:.2f}" for _, margin in found]
         print(f"| {name} | {' | '.join(cells)} |")
     print()
 
 
-def _outcome(values: list[float], liars: int, greedy: int, defence: dict[str, Any]) -> tuple[float, float]:
+def _outcome(
+    values: list[float], liars: int, greedy: int, defence: dict[str, Any], *, withdrawn: bool
+) -> tuple[float, float]:
     """The part of the reward that the first clients get, and what the last one is paid for a unit of its cost."""
     spec = preset("digits", merged(merged(TEN_CLIENTS, WIDE_BOUNDS), defence))
     plan = plan_round(
@@ -325,9 +329,15 @@ def _outcome(values: list[float], liars: int, greedy: int, defence: dict[str, An
         reward_left_micro=spec.bounds.reward_total_micro,
     )
     bids = [plan.limits[index] if index < greedy else budget for index, budget in enumerate(plan.budgets)]
-    paid = [bid / sum(bids) * plan.reward_micro / MICRO for bid in bids]
+    # A budget that is not delivered counts at most as planned, if the task has a defence.
+    counted = [
+        min(bid, planned) if withdrawn and index < greedy and spec.defence is not None else bid
+        for index, (bid, planned) in enumerate(zip(bids, plan.budgets, strict=True))
+    ]
+    paid = [bid / sum(counted) * plan.reward_micro / MICRO for bid in counted]
     cost = spec.game.privacy_weight * values[-1] * bids[-1]
-    return sum(paid[:liars]) / sum(paid), paid[-1] / cost if cost else 0.0
+    taken = 0.0 if withdrawn else sum(paid[:liars]) / sum(paid)
+    return taken, paid[-1] / cost if cost else 0.0
 
 
 def main() -> None:

@@ -205,15 +205,14 @@ class ScriptedClient:
         return news
 
     def declare(self, offer: dict[str, Any]) -> httpx.Response:
-        rho = 0.05
-        return self.http.put(f"/rounds/{offer['round_number']}/budget", json={"rho": rho})
+        return self.http.put(f"/rounds/{offer['round_number']}/budget", json={"rho": budget_in(offer)})
 
     def update(self, offer: dict[str, Any]) -> bytes:
         """Noise of the declared size; made once per round, as a real client must."""
         number = offer["round_number"]
         if number not in self.sent:
             size = sum(self.labels)
-            std = 2**0.5 / (size * 0.05**0.5)
+            std = 2**0.5 / (size * budget_in(offer) ** 0.5)
             rng = np.random.default_rng([number, *self.key.encode()])
             self.sent[number] = (std * rng.standard_normal(offer["dimension"])).astype("<f4").tobytes()
         return self.sent[number]
@@ -289,6 +288,12 @@ def play_to_the_end(clients: list[ScriptedClient]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def budget_in(offer: dict[str, Any]) -> float:
+    """The budget of a scripted client: always the same, within the bound of the offer."""
+    largest: float = offer.get("rho_max", 1.0)
+    return min(0.05, largest)
 
 
 def digest_header(data: bytes) -> str:

@@ -84,8 +84,9 @@ def deadlines(tx: Transaction, task: Task, now: Micros) -> tuple[Micros, Micros]
     declare_s, deliver_s = rules.declare_s, rules.deliver_s
     if defence is not None:
         declared, delivered = _answer_times(tx, task)
+        whole_s = _adapted(declare_s + deliver_s, delivered, defence)
         declare_s = _adapted(declare_s, declared, defence)
-        deliver_s = _adapted(deliver_s, delivered, defence)
+        deliver_s = min(deliver_s, max(whole_s - declare_s, defence.deadline_floor * deliver_s))
     return now + seconds(declare_s), now + seconds(declare_s + deliver_s)
 
 

@@ -206,7 +206,7 @@ class DefenceSpec(Message):
         default=-4.0, ge=-1000, le=0, description="a client whose alignment score is lower is flagged"
     )
     deadline_factor: float = Field(
-        default=4.0, ge=1, le=1e6, description="later deadlines are this multiple of the time that most clients needed"
+        default=3.0, ge=1, le=1e6, description="later deadlines are this multiple of the time that most clients needed"
     )
     deadline_floor: float = Field(
         default=0.25,
