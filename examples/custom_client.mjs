@@ -202,7 +202,7 @@ async function runRound(offer, spec) {
   if (state.budgets[round] === undefined) {
     const share = 1 - (spec.game.privacy_weight * PRIVACY_VALUE * offer.total) / (offer.reward_micro / 1e6);
     const spent = Object.values(state.budgets).reduce((sum, rho) => sum + rho, HISTOGRAM_RHO);
-    const rho = Math.min(offer.total * share, spec.bounds.rho_max, LIFETIME_RHO - spent);
+    const rho = Math.min(offer.total * share, offer.rho_max, LIFETIME_RHO - spent);
     if (!(rho > 0)) {
       await call("PUT", `/rounds/${round}/budget`, json({ decline: true, reason: "no budget left" }));
       return;

@@ -21,7 +21,7 @@ from qidpfl_shared.protocol.messages import Declaration, Profile
 code, source, seen, left = sys.stdin.readline().strip(), noise.SystemNoise(), 0, 1.9  # the budget of all rounds
 task = api.TaskApi(api.connect(sys.argv[1]), task_id=api.split_code(code)[0])
 shard, spec, digits = slice(task.enrol(code=code).ordinal, 1437, 10), task.task().spec, load_digits()
-mechanism, weight, cap = spec.privacy.mechanism, spec.game.privacy_weight, spec.bounds.rho_max
+mechanism, weight = spec.privacy.mechanism, spec.game.privacy_weight
 assert mechanism.name == "gradient_once" and spec.privacy.noise and spec.dimension == 650, "unsupported task"
 x, y = np.insert(digits.data[shard] / 16, 64, 1.0, axis=1), np.eye(10)[digits.target[shard]]  # pixels and bias, labels
 
@@ -34,7 +34,8 @@ while (news := task.announcement(after=(seen, 1000))) is None or news.task_state
     if news and news.round and news.round.standing == "invited":
         with contextlib.suppress(errors.RoundClosed):
             # The best response to reward and total for a privacy value of 1.
-            rho = min(left, cap, news.round.total * (1 - weight * news.round.total / news.round.reward_micro * 1e6))
+            best = news.round.total * (1 - weight * news.round.total / news.round.reward_micro * 1e6)
+            rho = min(left, news.round.rho_max, best)
             task.answer(seen, Declaration(rho=rho))
             model = task.model(news.round.model_version, digest=news.round.model_digest)
             error = softmax(x[:, :64] @ model[:640].reshape(10, 64).T.astype(float) + model[640:], axis=1) - y
