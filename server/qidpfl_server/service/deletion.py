@@ -9,6 +9,7 @@ from ..clock import Micros, as_datetime
 from ..errors import DamagedState, RequestRefused
 from ..store.transaction import Transaction
 from .lifecycle import get_task_for_update
+from .rounds.payments import settle_escrow
 
 
 def delete_task(tx: Transaction, task_id: str, *, deleted_by: str, now: Micros) -> Tombstone:
@@ -22,7 +23,10 @@ def delete_task(tx: Transaction, task_id: str, *, deleted_by: str, now: Micros) 
     task = get_task_for_update(tx, task_id)
     if not task.ended:
         raise RequestRefused(ErrorCode.TASK_NOT_ENDED, f"the task is {task.state}: stop it first")
-    final = tx.chain.head(task_id)
+    if not tx.payments.escrow_settlements(task_id):
+        # A task that failed by a fault has kept its escrow, in case that it is resumed.
+        settle_escrow(tx, task_id, now)
+    final = tx.chain.present(task_id)
     if final is None:
         raise DamagedState(f"task {task.name} has no chain: `qidpfl-server audit` shows what is wrong")
     stone = Tombstone(

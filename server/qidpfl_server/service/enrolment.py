@@ -160,7 +160,7 @@ def _free_ordinal(tx: Transaction, task: Task, wished: int | None, now: Micros) 
     if task.spec.workload.partition is not None:
         places = min(places, task.spec.workload.partition.clients)
     taken = {ordinal for ordinal in tx.clients.ordinals(task.task_id) if ordinal < places}
-    if task.spec.defence is not None and (len(taken) >= places or wished in taken):
+    if task.spec.defence is not None and len(taken) >= places:
         taken -= _free_unused_places(tx, task, task.spec.defence.profile_s, places, now)
     if len(taken) >= places:
         raise RequestRefused(ErrorCode.TASK_FULL, f"all {places} places are taken")
@@ -174,13 +174,13 @@ def _free_ordinal(tx: Transaction, task: Task, wished: int | None, now: Micros) 
 
 
 def _free_unused_places(tx: Transaction, task: Task, profile_s: float, places: int, now: Micros) -> set[int]:
-    """Take the places of clients that have left without a budget, or that have no profile in time; their ordinals.
+    """Take the places of clients that left before any round, or that have no profile in time; returns their ordinals.
 
-    Such a client keeps its row and its ledger. Its ordinal moves behind the places: no model depends on it, because the
-    client has never delivered.
+    Such a client keeps its row and its ledger. Its ordinal moves behind the places: no plan and no model depends on it.
+    Its single-use code is free again.
     """
     late = tx.clients.enrolled_before(task.task_id, now - seconds(profile_s))
-    busy = tx.rounds.clients_with_budgets(task.task_id)
+    busy = tx.rounds.planned_clients(task.task_id)
     clients = tx.clients.of_task(task.task_id)
     behind = max(places, *(client.ordinal + 1 for client in clients))
     freed = set()
@@ -189,6 +189,7 @@ def _free_unused_places(tx: Transaction, task: Task, profile_s: float, places: i
         if unused and client.ordinal < places and client.client_id not in busy:
             freed.add(client.ordinal)
             tx.clients.retire(client.client_id, behind + len(freed) - 1)
+            tx.tasks.free_codes(client.client_id)
             tx.events.add(task.task_id, "client.place_freed", at=now, detail=f"ordinal {client.ordinal}")
     return freed
 

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, select
 from qidpfl_shared.protocol.chain import STORE_CHAIN
 from qidpfl_shared.protocol.signatures import SigningKey
 
-from .guarded import created_fact, whole_task
+from .guarded import created_fact, operator_fact, whole_task
 from .repositories.chain import ChainRows
-from .schema import tasks
+from .schema import operator_tokens, tasks
 
 ADOPTED = "adopted"
 
@@ -26,4 +26,6 @@ def adopt_tasks(connection: Connection, key: SigningKey | None = None) -> None:
     for task_id, spec_digest in known:
         chain.append(STORE_CHAIN, [created_fact(task_id, spec_digest)._replace(kind=ADOPTED)])
         chain.append(task_id, (fact._replace(kind=ADOPTED) for fact in whole_task(connection, task_id)))
+    operators = connection.execute(select(operator_tokens).order_by(operator_tokens.c.token_id)).all()
+    chain.append(STORE_CHAIN, [operator_fact(row)._replace(kind=ADOPTED) for row in operators])
     chain.seal(key)

@@ -1,9 +1,9 @@
 """Which rows the chain of a task guards, and the digest of each.
 
 A subject names what an entry of the chain is about: `task`, `code/HASH`, `client/ID`, `model/VERSION`, `round/N`,
-`budget/N/ID`, `update/N/ID`, `event/ID`; in the chain of the store `task/ID` and `key/ID`. The newest entry of a
-subject has the digest of its rows as they must be now. The rows are read with all columns of their tables, so that a
-column that is added later is guarded too. It must be nullable, because nulls are left out of a digest.
+`budget/N/ID`, `update/N/ID`, `event/ID`; in the chain of the store `task/ID`, `key/ID` and `operator/ID`. The newest
+entry of a subject has the digest of its rows as they must be now. The rows are read with all columns of their tables,
+so that a column that is added later is guarded too. It must be nullable, because nulls are left out of a digest.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -16,12 +16,14 @@ from qidpfl_shared.protocol.messages import RoundState
 
 from .schema import (
     budgets,
+    client_credentials,
     clients,
     enrolment_codes,
     escrow_settlements,
     events,
     invitations,
     models,
+    operator_tokens,
     payments,
     rounds,
     signing_keys,
@@ -35,6 +37,7 @@ UNGUARDED = {
     ("tasks", "last_enrolment_at"): "only decides when the selection starts, and changes with every enrolment",
     ("clients", "token_used"): "a switch of the authentication, written without the lock of the task",
     ("clients", "coming_back"): "a wish of the client, written without the lock of the task",
+    ("operator_tokens", "token_used"): "a switch of the authentication",
 }
 _LEFT_OUT = {table: frozenset(name for place, name in UNGUARDED if place == table) for table, _ in UNGUARDED}
 # Settlement writes these into an update that is already recorded. The entry of the closed round covers them.
@@ -112,7 +115,13 @@ def code_facts(connection: Connection, *where: Any) -> Iterator[tuple[str, Fact]
 
 
 def client_facts(connection: Connection, *where: Any) -> Iterator[tuple[str, Fact]]:
-    for row in connection.execute(select(clients).where(*where).order_by(clients.c.task_id, clients.c.ordinal)):
+    joined = select(
+        clients,
+        client_credentials.c.pending_hash,
+        client_credentials.c.certificate,
+        client_credentials.c.task_id.label("credentials_task_id"),
+    ).outerjoin(client_credentials, client_credentials.c.client_id == clients.c.client_id)
+    for row in connection.execute(joined.where(*where).order_by(clients.c.task_id, clients.c.ordinal)):
         content = digest_of_facts(guarded_facts(clients, row))
         yield row.task_id, Fact(f"client.{row.state}", client_subject(row.client_id), content)
 
@@ -183,6 +192,11 @@ def key_fact(row: Any) -> Fact:
     return Fact("key", f"key/{row.key_id}", digest_of_facts(guarded_facts(signing_keys, row)))
 
 
+def operator_fact(row: Any) -> Fact:
+    """The token of an operator, in the chain of the store."""
+    return Fact("operator", f"operator/{row.token_id}", digest_of_facts(guarded_facts(operator_tokens, row)))
+
+
 def store_facts(connection: Connection) -> Iterator[Fact]:
     """The facts of the chain of the store: its tasks, tombstones and keys."""
     for row in connection.execute(select(tasks.c.task_id, tasks.c.spec_digest)):
@@ -191,6 +205,8 @@ def store_facts(connection: Connection) -> Iterator[Fact]:
         yield tombstone_fact(row)
     for row in connection.execute(select(signing_keys)):
         yield key_fact(row)
+    for row in connection.execute(select(operator_tokens)):
+        yield operator_fact(row)
 
 
 # A row that a transaction has written: ("task", id), ("code", hash), ("client", id), ("model", task, version),
@@ -210,6 +226,9 @@ def facts_of(connection: Connection, marks: Iterable[Mark]) -> dict[str, list[Fa
 
     for task_id, spec_digest in marked.get("created", []):
         add(STORE_CHAIN, [created_fact(task_id, spec_digest)])
+    for part in _chunks(marked.get("operator", [])):
+        query = select(operator_tokens).where(operator_tokens.c.token_id.in_(part))
+        add(STORE_CHAIN, [operator_fact(row) for row in connection.execute(query.order_by(operator_tokens.c.token_id))])
     for (task_id,) in marked.get("task", []):
         add(task_id, task_facts(connection, task_id))
     for part in _chunks(marked.get("code", [])):

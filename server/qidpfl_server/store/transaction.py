@@ -32,8 +32,8 @@ class Transaction:
         self.rounds = RoundRows(connection, self.chain)
         self.payments = PaymentRows(connection, self.chain)
         self.events = EventRows(connection, self.chain)
-        self.operator_tokens = OperatorTokenRows(connection)
-        self.credentials = ClientCredentialRows(connection)
+        self.operator_tokens = OperatorTokenRows(connection, self.chain)
+        self.credentials = ClientCredentialRows(connection, self.chain)
         self.keys = KeyRows(connection, self.chain)
         self.tombstones = TombstoneRows(connection, self.chain)
 

@@ -145,19 +145,24 @@ def clip_scale(*, squared_norm: float, bound: float) -> float:
     return 1.0 if norm <= arguments.non_negative("bound", bound) else bound / norm
 
 
-def bounded_weights(*, weights: Numbers, bounds: Numbers) -> Vector:
-    """Return weights with which no client can pull more than the median client: w_i·bound_i ≤ median(w_j·bound_j).
+def bounded_weights(*, weights: Numbers, bounds: Numbers, max_ratio: float = 1.0) -> Vector:
+    """Return weights with which no client can pull more than `max_ratio` times the median: w_i·bound_i ≤ r·median.
 
-    The weights depend on public numbers only. If all clients are honest, the result is an unbiased weighted mean.
+    The weights do not depend on the direction of any upload. If all clients are honest, the result is an unbiased
+    weighted mean. A client whose bound is 0 keeps its weight: its upload counts as 0.
 
     >>> bounded_weights(weights=[1.0, 1.0, 1.0], bounds=[1.0, 2.0, 8.0]).tolist()
     [1.0, 1.0, 0.25]
     """
     known = arguments.positive_vector("weights", weights)
-    norms = arguments.positive_vector("bounds", bounds, length=known.size)
-    if known.size == 0:
+    norms = arguments.non_negative_vector("bounds", bounds, length=known.size)
+    ratio = arguments.at_least_one("max_ratio", max_ratio)
+    largest = ratio * float(np.median(known * norms)) if known.size else 0.0
+    if largest == 0:
         return known
-    return np.minimum(known, float(np.median(known * norms)) / norms)
+    limits: Vector = np.full(known.size, np.inf)
+    np.divide(largest, norms, out=limits, where=norms > 0)
+    return np.minimum(known, limits)
 
 
 def trimmed_mean(

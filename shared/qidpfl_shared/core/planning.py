@@ -7,6 +7,7 @@ smaller budget or declines.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import median
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from .money import MICRO, from_micro, to_micro
 from .participation import invite, share_bound
 from .reward import RewardPolicy, random_reward
 from .round_rules import Participant, RoundRules
+
+# In tasks with a defence the noise of a client counts in the reward as that of at least this part of the median size.
+_SMALLEST_PART = 2
 
 
 class Standing(StrEnum):
@@ -179,10 +183,13 @@ class _Field:
             standings[able[invitation.priced_out]] = Standing.PRICED_OUT
             standings[able[invitation.below_min_share]] = Standing.MIN_SHARE
         sizes = counted_sizes(sizes=[p.size for p in participants], max_ratio=rules.max_size_ratio)
+        # A tiny size means much noise. With uniform weights it alone would raise the reward many times.
+        least = 1 if rules.max_size_ratio is None or not sizes else max(1, int(median(sizes) / _SMALLEST_PART))
+        scales = [rules.mechanism.noise_scale(size=max(size, least)) for size in sizes]
         return cls(
             values=values,
             sizes=np.array(sizes, dtype=np.float64),
-            scales=np.array([rules.mechanism.noise_scale(size=size) for size in sizes], dtype=np.float64),
+            scales=np.array(scales, dtype=np.float64),
             caps=caps,
             standings=tuple(standings.tolist()),
         )

@@ -148,6 +148,8 @@ def test_a_mixed_fleet_continues_after_a_stop_and_a_kill_and_its_cheats_are_foun
         rounds=rounds | {"expected_clients": MEMBERS},
         workload={"partition": partition},
         privacy={"audit": "reject", "histogram_rho": 1.0},
+        # A misreporter is 20 % below its true value.
+        bounds={"privacy_value_min": 0.5, "privacy_value_max": 2.0},
     )
     stopped = RealFleet(coordinator.url, code, tmp_path)
     stopped.wait_for("takes part", times=2 * WORKERS)

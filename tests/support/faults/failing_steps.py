@@ -20,7 +20,7 @@ class Unforeseen(Exception):
 
 def settle_never() -> None:
     """No round can be settled."""
-    _settlement._payments = _fail
+    _settlement.round_payments = _fail
 
 
 def fail_soon() -> None:

@@ -7,7 +7,7 @@ from qidpfl_shared.protocol.messages import RoundState, TaskState
 
 from ...clock import seconds
 from ...domain import BudgetState, Round, Task
-from ...service.rounds.settlement import is_accepted
+from ...service.rounds.settlement import is_accepted, quorum
 from ..records import RoundRecord
 from ..report import Report
 
@@ -55,8 +55,9 @@ def audit_round(record: RoundRecord, report: Report) -> None:
         round_.declared_total is not None and math.isclose(declared, round_.declared_total, rel_tol=_TOLERANCE),
         f"{place}: the budgets add up to {declared}, not to the declared total {round_.declared_total}",
     )
-    accepted = len(record.accepted)
-    report.require(accepted >= round_.min_updates, f"{place}: settled with {accepted} updates of {round_.min_updates}")
+    accepted = record.accepted
+    needed = quorum(record.task.spec, round_, record.invitations, record.updates, accepted)
+    report.require(len(accepted) >= needed, f"{place}: settled with {len(accepted)} updates of {needed}")
 
 
 def audit_answers(record: RoundRecord, report: Report) -> None:

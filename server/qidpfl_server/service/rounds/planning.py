@@ -51,14 +51,27 @@ def open_round(tx: Transaction, task: Task, round_number: int, now: Micros, rule
         end_task(tx, task, state, reason, now)
         return
     if task.spec.defence is not None and task.spec.game.policy is not RewardPolicy.NONE:
-        flagged = flagged_clients(tx, task)
-        invited = zip(clients, plan.standings, strict=True)
-        bidders = sum(standing is Standing.INVITED and client.client_id not in flagged for client, standing in invited)
-        if bidders < task.spec.rounds.min_clients:
-            detail = f"{bidders} invited clients have no alignment flag, {task.spec.rounds.min_clients} are needed"
-            end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_BIDDERS, now, detail)
+        too_few = _too_few_bidders(plan, clients, flagged_clients(tx, task), task.spec.rounds.min_clients)
+        if too_few is not None:
+            end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_BIDDERS, now, too_few)
             return
     _insert_round(tx, task, plan, clients, now)
+
+
+def _too_few_bidders(plan: RoundPlan, clients: list[Client], flagged: set[str], needed: int) -> str | None:
+    """Why a round must not open: cheap bidders have priced the others out, or most bidders are flagged. None: it may.
+
+    A round with few clients because others have left or are set aside may open. A few flags do not matter: honest
+    clients with unusual data are flagged too.
+    """
+    standings = zip(clients, plan.standings, strict=True)
+    invited = {client.client_id for client, standing in standings if standing is Standing.INVITED}
+    if len(invited) < needed and Standing.PRICED_OUT in plan.standings:
+        return f"{len(invited)} clients price the others out, {needed} are needed"
+    unflagged = len(invited - flagged)
+    if 2 * unflagged < len(invited) and unflagged < needed:
+        return f"{unflagged} of {len(invited)} invited clients have no alignment flag, {needed} are needed"
+    return None
 
 
 def alignment_scores(tx: Transaction, task: Task) -> dict[str, float]:

@@ -6,7 +6,7 @@ expensive part at the same time; only one of them closes the round.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from qidpfl_shared.core.aggregation import ModelDiverged
@@ -32,6 +32,8 @@ from .planning import deadlines, open_round, round_is_complete
 from .settlement_timer import Stopwatch, Timing
 from .weights import uploads_of, weighted_uploads
 
+# A mean of fewer updates would show a single one.
+_LEAST_UPDATES = 2
 # An exclusion lasts at most 2 to the power of this many rounds.
 _LONGEST_EXCLUSION = 16
 
@@ -84,7 +86,7 @@ def settle_if_due(
     if ready is None:
         return False
     audit = audit_updates(ready)
-    if len(audit.accepted) < ready.round_.min_updates:
+    if len(audit.accepted) < quorum(ready.task.spec, ready.round_, ready.invitations, ready.updates, audit.accepted):
         return store.write(lambda tx: _void(tx, ready, watch.now(), stop=stop))
     try:
         aggregate = _aggregate(store.blobs, ready, audit)
@@ -131,6 +133,25 @@ def audit_updates(ready: ReadyRound) -> AuditResult:
         if is_accepted(spec, verdict) and ready.updates[client_id].voided_at is None
     )
     return AuditResult(verdicts=verdicts, accepted=accepted)
+
+
+def quorum(
+    spec: TaskSpec,
+    round_: Round,
+    invitations: Mapping[str, RoundInvitation],
+    updates: Mapping[str, Update],
+    accepted: Collection[str],
+) -> int:
+    """How many accepted updates a round needs.
+
+    In a task with a defence a client whose update was rejected or voided does not count among those that are needed, as
+    if it had not been invited: one hostile client must not end a small task. At least two updates are needed.
+    """
+    if spec.defence is None:
+        return round_.min_updates
+    invited = sum(invitation.standing is Standing.INVITED for invitation in invitations.values())
+    refused = len(updates) - len(accepted)
+    return min(round_.min_updates, max(_LEAST_UPDATES, invited - refused))
 
 
 def is_accepted(spec: TaskSpec, verdict: NoiseVerdict | None) -> bool:

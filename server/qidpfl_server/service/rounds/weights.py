@@ -21,6 +21,9 @@ from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ...domain import Budget, Client, RoundInvitation, Update
 
+# No client pulls more than this multiple of the median client, with any weighting. Honest clients hardly reach it.
+_MAX_PULL = 2.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
@@ -78,9 +81,10 @@ def weighted_uploads(spec: TaskSpec, uploads: Sequence[Upload], *, participants:
     if not spec.defence.clip_uploads or spec.privacy.mechanism.build().heuristic:
         return parts
     bounds = _norm_bounds(spec, uploads, parts, sizes, participants)
-    if spec.aggregation.rule is AggregationRule.NORM_BOUNDED:
-        weights = bounded_weights(weights=[part.weight for part in parts], bounds=bounds).tolist()
-        parts = [replace(part, weight=weight) for part, weight in zip(parts, weights, strict=True)]
+    # With weights that ignore the size, a tiny size would mean much noise, a large norm bound and much influence.
+    ratio = 1.0 if spec.aggregation.rule is AggregationRule.NORM_BOUNDED else _MAX_PULL
+    weights = bounded_weights(weights=[part.weight for part in parts], bounds=bounds, max_ratio=ratio).tolist()
+    parts = [replace(part, weight=weight) for part, weight in zip(parts, weights, strict=True)]
     return [
         replace(part, scale=clip_scale(squared_norm=upload.squared_norm, bound=bound))
         for part, upload, bound in zip(parts, uploads, bounds, strict=True)

@@ -123,6 +123,12 @@ class ChainRows:
             },
         )
 
+    def present(self, task_id: str) -> ChainPosition | None:
+        """The newest position of a chain, with what this transaction has appended; None if there is no chain."""
+        self.flush()
+        sequence, head = self.lock(task_id)
+        return ChainPosition(task_id=task_id, sequence=sequence, head=head) if sequence else None
+
     def head(self, task_id: str) -> ChainPosition | None:
         """The newest position of a chain; None if there is no chain."""
         row = self._connection.execute(_HEAD, {"task_id": task_id}).one_or_none()

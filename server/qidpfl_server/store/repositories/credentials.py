@@ -10,6 +10,7 @@ from ...clock import Micros
 from ...domain import OperatorToken
 from ..schema import client_credentials, operator_tokens
 from ..validation import rows_of
+from .chain import ChainRows
 
 # Built once: building a statement costs several times as much as running it.
 _HASH: BindParameter[str] = bindparam("token_hash")
@@ -35,11 +36,13 @@ class ClientCredentials:
 
 
 class OperatorTokenRows:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, chain: ChainRows) -> None:
         self._connection = connection
+        self._chain = chain
 
     def insert(self, token: OperatorToken) -> None:
         self._connection.execute(insert(operator_tokens).values(vars(token)))
+        self._chain.mark("operator", token.token_id)
 
     def get_for_update(self, token_id: str) -> OperatorToken | None:
         """The token, locked until the end of the transaction."""
@@ -67,14 +70,15 @@ class OperatorTokenRows:
         self._change(token_id, values)
 
     def _change(self, token_id: str, values: Mapping[str, object], *where: Any) -> None:
-        self._connection.execute(
-            update(operator_tokens).where(operator_tokens.c.token_id == token_id, *where).values(values)
-        )
+        query = update(operator_tokens).where(operator_tokens.c.token_id == token_id, *where).values(values)
+        if self._connection.execute(query).rowcount and set(values) != {"token_used"}:
+            self._chain.mark("operator", token_id)
 
 
 class ClientCredentialRows:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, chain: ChainRows) -> None:
         self._connection = connection
+        self._chain = chain
 
     def get(self, client_id: str) -> ClientCredentials | None:
         return self._one(_OF_CLIENT, {"client_id": client_id})
@@ -95,17 +99,20 @@ class ClientCredentialRows:
         """Remove the next token of a client; False if it is not this one any more."""
         where = (client_credentials.c.client_id == client_id, client_credentials.c.pending_hash == token_hash)
         query = update(client_credentials).where(*where).values(pending_hash=None)
+        self._chain.mark("client", client_id)
         return self._connection.execute(query).rowcount == 1
 
     def drop_pending(self, client_id: str) -> None:
         """Remove the next token of a client, if there is one."""
         where = client_credentials.c.client_id == client_id
         self._connection.execute(update(client_credentials).where(where).values(pending_hash=None))
+        self._chain.mark("client", client_id)
 
     def _set(self, client_id: str, task_id: str, values: Mapping[str, object]) -> None:
         self._connection.execute(_ADD_CLIENT, {"client_id": client_id, "task_id": task_id})
         where = client_credentials.c.client_id == client_id
         self._connection.execute(update(client_credentials).where(where).values(values))
+        self._chain.mark("client", client_id)
 
     def _one(self, query: Any, parameters: Mapping[str, str]) -> ClientCredentials | None:
         row = self._connection.execute(query, parameters).one_or_none()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, func, insert, select
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from qidpfl_shared.protocol.chain import STORE_CHAIN
 from qidpfl_shared.protocol.evidence import Tombstone
@@ -36,7 +36,7 @@ from .chain import ChainRows
 # In this order no row refers to a row that is already gone.
 _OF_TASK = (
     *(payments, escrow_settlements, updates, budgets, invitations, rounds, models, events),
-    *(client_credentials, clients, enrolment_codes, operator_tokens, chain, chain_heads, tasks),
+    *(client_credentials, clients, enrolment_codes, chain, chain_heads, tasks),
 )
 
 
@@ -82,9 +82,21 @@ class TombstoneRows:
         rows = self._connection.execute(select(tombstones).order_by(tombstones.c.deleted_at, tombstones.c.task_id))
         return [_tombstone(row) for row in rows]
 
+    def _revoke_operators(self, stone: Tombstone) -> None:
+        """Revoke the tokens of operators of a deleted task. Their rows stay, without the task."""
+        of_task = operator_tokens.c.task_id == stone.task_id
+        found = self._connection.execute(select(operator_tokens.c.token_id).where(of_task)).scalars().all()
+        still_valid = (of_task, operator_tokens.c.revoked_at.is_(None))
+        revoked_at = as_micros(stone.deleted_at)
+        self._connection.execute(update(operator_tokens).where(*still_valid).values(revoked_at=revoked_at))
+        self._connection.execute(update(operator_tokens).where(of_task).values(task_id=None))
+        for token_id in found:
+            self._chain.mark("operator", token_id)
+
     def replace_task(self, stone: Tombstone) -> None:
         """Remove all rows of a task and leave its tombstone."""
         assert stone.chain is not None
+        self._revoke_operators(stone)
         for table in _OF_TASK:
             self._connection.execute(delete(table).where(table.c.task_id == stone.task_id))
         self._chain.forget(stone.task_id)

@@ -172,9 +172,9 @@ class RoundRows:
     def budgets(self, task_id: str, round_number: int, among: Collection[str] | None = None) -> dict[str, Budget]:
         return {row.client_id: _budget(row) for row in self._of_round(budgets, task_id, round_number, among)}
 
-    def clients_with_budgets(self, task_id: str) -> set[str]:
-        """The clients that have answered a round of the task."""
-        query = select(budgets.c.client_id).where(budgets.c.task_id == task_id).distinct()
+    def planned_clients(self, task_id: str) -> set[str]:
+        """The clients that are in the plan of a round of the task."""
+        query = select(invitations.c.client_id).where(invitations.c.task_id == task_id).distinct()
         return set(self._connection.execute(query).scalars())
 
     def insert_update(self, known: Round, *new: Update) -> None:

@@ -107,6 +107,14 @@ class TaskRows:
         self._chain.mark("code", code_hash)
         return True
 
+    def free_codes(self, client_id: str) -> None:
+        """Let another client use the code of a client that has lost its place."""
+        of_client = enrolment_codes.c.used_by == client_id
+        hashes = self._connection.execute(select(enrolment_codes.c.code_hash).where(of_client)).scalars().all()
+        self._connection.execute(update(enrolment_codes).where(of_client).values(used_by=None))
+        for code_hash in hashes:
+            self._chain.mark("code", code_hash)
+
     def add_model(self, task_id: str, model: Model, at: Micros) -> None:
         self._connection.execute(
             insert(models).values(

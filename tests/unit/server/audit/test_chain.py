@@ -15,13 +15,16 @@ from typing import Any
 import pytest
 
 from qidpfl_server.audit import audit
+from qidpfl_server.identifiers import hash_secret
 from qidpfl_server.ops.signing import record_key
+from qidpfl_server.service.credentials import create_operator_token, rotate_client_token
 from qidpfl_server.service.deletion import delete_task
 from qidpfl_server.service.enrolment import revoke_client
 from qidpfl_server.store.adoption import adopt_tasks
 from qidpfl_server.store.guarded import UNGUARDED
 from qidpfl_server.store.schema import metadata
 from qidpfl_server.store.store import Store
+from qidpfl_shared.protocol.credentials import CreateOperatorToken, OperatorRole
 from qidpfl_shared.protocol.signatures import ChainHead, SigningKey
 from support.fakes import FakeClock
 from support.fast_stores import fast_store
@@ -30,6 +33,7 @@ from support.use_cases import RHO, UseCases
 GUARDED = (
     *("tasks", "enrolment_codes", "clients", "models", "rounds", "invitations", "budgets", "updates", "payments"),
     *("events", "chain", "chain_heads", "signing_keys", "tombstones"),
+    *("escrow_settlements", "client_credentials", "operator_tokens"),
 )
 KEY = SigningKey.new()
 # Hundreds of audits: `make unit` leaves them out.
@@ -65,7 +69,14 @@ def _play(cases: UseCases) -> None:
     clients[1].declare(3)
     cases.write(lambda tx: revoke_client(tx, task.task_id, clients[2].client_id, cases.clock.now()))
     second = cases.task(single_use_codes=3)
-    second.client()
+    rotating = second.client()
+    cases.write(lambda tx: rotate_client_token(tx, rotating.client_id, hash_secret(rotating.token)))
+    wanted = CreateOperatorToken(name="of-the-night", role=OperatorRole.VIEWER)
+    for _ in range(2):
+        cases.write(lambda tx: create_operator_token(tx, wanted, cases.clock.now()))
+    holding, paid = cases.training(3, game={"horizon": 1}, defence={"escrow": 0.5})
+    holding.play(paid)
+    assert holding.now.ended
     for _ in range(2):
         third = cases.task()
         third.stop()
@@ -207,7 +218,12 @@ def test_swapping_budgets_and_payments_of_two_clients_is_found(tampered: Tampere
     "statement",
     [
         "insert into events (task_id, at, kind) select task_id, 1, 'task.forged' from tasks limit 1",
-        "insert into payments select task_id, 2, client_id, 5 from budgets where state = 'declined'",
+        "insert into payments select task_id, 2, client_id, 5, 0 from budgets where state = 'declined'",
+        "insert into operator_tokens (token_id, name, role, token_hash, token_used, created_at)"
+        " values ('intruder', 'intruder', 'admin', 'ab', 0, 1)",
+        "insert into client_credentials select client_id, task_id, 'ab', null from clients where client_id not in"
+        " (select client_id from client_credentials) limit 1",
+        "insert into escrow_settlements select task_id, client_id, 5, 0, 1 from clients limit 1",
         "insert into budgets (task_id, round_number, client_id, state, rho, recorded_at)"
         " select task_id, round_number, client_id, 'declared', 0.01, 1 from invitations where round_number = 3"
         " and client_id not in (select client_id from budgets where round_number = 3) limit 1",

@@ -107,7 +107,7 @@ def test_an_unexpected_error_is_retried_with_growing_pauses_then_fails_the_task(
     task, clients = cases.training()
     for client in clients:
         client.play()
-    monkeypatch.setattr(settlement, "_payments", _fail)
+    monkeypatch.setattr(settlement, "round_payments", _fail)
     pauses: list[float] = []
     with structlog.testing.capture_logs() as logged:
         while not task.now.ended:
