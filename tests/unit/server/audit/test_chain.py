@@ -223,7 +223,8 @@ def test_swapping_budgets_and_payments_of_two_clients_is_found(tampered: Tampere
         " values ('intruder', 'intruder', 'admin', 'ab', 0, 1)",
         "insert into client_credentials select client_id, task_id, 'ab', null from clients where client_id not in"
         " (select client_id from client_credentials) limit 1",
-        "insert into escrow_settlements select task_id, client_id, 5, 0, 1 from clients limit 1",
+        "insert into escrow_settlements select task_id, client_id, 5, 0, 1 from clients where client_id not in"
+        " (select client_id from escrow_settlements) limit 1",
         "insert into budgets (task_id, round_number, client_id, state, rho, recorded_at)"
         " select task_id, round_number, client_id, 'declared', 0.01, 1 from invitations where round_number = 3"
         " and client_id not in (select client_id from budgets where round_number = 3) limit 1",
