@@ -68,7 +68,7 @@ class Slot:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The connection stays idle during the `with` block, whatever arrives on it: its caller must wait."""
+        """The connection stays idle during the `with` block, also if bytes arrive on it: its caller must wait."""
         self.set_idle(True)
         self._paused = True
         try:

@@ -43,25 +43,25 @@ _ENROLLED = {"client_id": _SOME_ID, "token": "shown-only-once", "ordinal": 0, "s
 _PROFILE = {"label_counts": [11] * 10, "size": 110, "privacy_value": 1.0, "histogram_rho": 0.1}
 _OWN = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.INVALID_REQUEST)
 _OPERATOR = (*_OWN, ErrorCode.NOT_FOUND)
+# Of an enrolment by code and by certificate.
+_ENROLMENT = (
+    ErrorCode.UNAUTHENTICATED,
+    *JSON_BODY,
+    ErrorCode.TASK_FULL,
+    ErrorCode.TASK_NOT_ENROLLING,
+    ErrorCode.TASK_ENDED,
+    ErrorCode.ORDINAL_TAKEN,
+    ErrorCode.ALREADY_ENROLLED,
+    ErrorCode.OUT_OF_BOUNDS,
+    ErrorCode.STORAGE_FULL,
+)
 
 
 @router.post(
     "",
     status_code=201,
     summary="Enrol",
-    responses=responses(
-        ErrorCode.UNAUTHENTICATED,
-        *JSON_BODY,
-        ErrorCode.TASK_FULL,
-        ErrorCode.TASK_NOT_ENROLLING,
-        ErrorCode.TASK_ENDED,
-        ErrorCode.ORDINAL_TAKEN,
-        ErrorCode.ALREADY_ENROLLED,
-        ErrorCode.CODE_USED,
-        ErrorCode.OUT_OF_BOUNDS,
-        ErrorCode.STORAGE_FULL,
-    )
-    | success(_ENROLLED, status=201),
+    responses=responses(*_ENROLMENT, ErrorCode.CODE_USED) | success(_ENROLLED, status=201),
 )
 async def enrol_client(
     context: Ctx,
@@ -88,18 +88,7 @@ async def enrol_client(
     "/certificate",
     status_code=201,
     summary="Enrol with a certificate",
-    responses=responses(
-        ErrorCode.UNAUTHENTICATED,
-        *JSON_BODY,
-        ErrorCode.TASK_FULL,
-        ErrorCode.TASK_NOT_ENROLLING,
-        ErrorCode.TASK_ENDED,
-        ErrorCode.ORDINAL_TAKEN,
-        ErrorCode.ALREADY_ENROLLED,
-        ErrorCode.OUT_OF_BOUNDS,
-        ErrorCode.STORAGE_FULL,
-    )
-    | success(_ENROLLED, status=201),
+    responses=responses(*_ENROLMENT) | success(_ENROLLED, status=201),
 )
 async def enrol_by_certificate(
     context: Ctx,

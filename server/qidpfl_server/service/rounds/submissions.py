@@ -207,8 +207,10 @@ class BudgetBatch(RoundSnapshot):
         known = self._budgets.get(client_id)
         if known is None or known.state is not BudgetState.DECLINED or known.withdrawn:
             return known
-        is_open = self._round is not None and self._round.state is RoundState.OPEN and not self._task.ended
-        return None if is_open and self._round is not None and known.attempt < self._round.attempt else known
+        round_ = self._round
+        if round_ is None or round_.state is not RoundState.OPEN or self._task.ended:
+            return known
+        return None if known.attempt < round_.attempt else known
 
     def record(self) -> None:
         """Write all new answers."""
