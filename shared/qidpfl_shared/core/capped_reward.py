@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from . import arguments
 from .arguments import Numbers, Vector
-from .equilibrium import equilibrium, saturation_reward, uncapped_shares
-from .reward import Market, aggregation_weights, noise_variance, optimal_reward
+from .equilibrium import MarketSolver, saturation_reward, uncapped_shares
+from .reward import Market, optimal_reward
 
 _GRID_POINTS = 33
 # The relative step that tells whether the cost falls or rises at a point.
@@ -18,6 +19,10 @@ _STEP = 1e-6
 _KINKS_UP_TO = 1000
 # A budget with a smaller relative distance to its cap counts as at its cap.
 _BINDING = 1e-9
+# Rewards are left out of the search only if they cost more than the best one by this part, far more than rounding.
+_SURELY_MORE = 1e-8
+# A client with a smaller share has a budget whose relative rounding error is not small.
+_EXACT_SHARE = 1e-7
 
 
 def optimal_reward_capped(*, market: Market, round_number: int, caps: Numbers) -> float:
@@ -67,25 +72,20 @@ class _CappedMarket:
     def weight(self) -> float:
         return self.market.privacy_weight
 
-    def budgets(self, reward: float) -> Vector:
-        return equilibrium(
-            reward=reward,
-            privacy_values=self.values,
-            privacy_weight=self.weight,
-            caps=self.limits,
-            max_share=self.market.max_share,
-        ).budgets
-
-    def noise(self, budgets: Vector) -> float:
-        scales = self.market.noise_scales
-        weights = aggregation_weights(
-            weighting=self.market.weighting, budgets=budgets, sizes=self.market.sizes, noise_scales=scales
+    @cached_property
+    def _solver(self) -> MarketSolver:
+        return MarketSolver.of(
+            values=self.values, weight=self.weight, limits=self.limits, max_share=self.market.max_share
         )
-        variance = noise_variance(weights=weights, budgets=budgets, noise_scales=scales)
-        return self.market.cost_model.noise_factor * variance
+
+    def budgets(self, reward: float) -> Vector:
+        return self._solver.solve(arguments.positive("reward", reward))[2]
+
+    def noise(self, reward: float) -> float:
+        return self.market.noise_cost_of(self.budgets(reward))
 
     def cost(self, reward: float) -> float:
-        return self.noise(self.budgets(reward)) + self.price * reward
+        return self.noise(reward) + self.price * reward
 
     def cheapest_reward(self, closed_form: float) -> float:
         """Return the global minimiser, searched between two bounds that enclose it."""
@@ -94,7 +94,7 @@ class _CappedMarket:
         if (self.budgets(highest) < self.limits * (1 - _BINDING)).all():
             return closed_form
         # No budget exceeds R/(4c). Below this reward the noise alone costs more than the known cost.
-        lowest = self.noise(1 / (4 * self.weight * self.values)) / known
+        lowest = self.market.noise_cost_of(1 / (4 * self.weight * self.values)) / known
         saturated = saturation_reward(privacy_values=self.values, privacy_weight=self.weight, caps=self.limits)
         if self.market.max_share < 1:
             # A client at the largest share may never reach its cap.
@@ -102,49 +102,103 @@ class _CappedMarket:
         if saturated <= lowest:
             return saturated
         highest = min(highest, saturated)
-        kinks = [kink for kink in (closed_form, *self._kinks()) if lowest < kink < highest]
-        return _minimiser(self.cost, np.unique([*np.geomspace(lowest, highest, _GRID_POINTS), *kinks, highest]))
+        kinks = [kink for kink in (closed_form, *self._kinks(highest)) if lowest < kink < highest]
+        return self._minimiser(np.unique([*np.geomspace(lowest, highest, _GRID_POINTS), *kinks, highest]).tolist())
 
-    def _kinks(self) -> list[float]:
+    def _kinks(self, highest: float) -> list[float]:
         """Return the rewards at which the caps start to bind, one after the other. They bind at all higher rewards too.
 
         With bound caps of sum k and a free clients of marginal costs summing to b, R = b·S²/((a-1)·S + k), and client
-        i reaches its cap at S = (cap_i + c_i·k/b)/(1 - c_i·(a-1)/b). The run time is quadratic in the clients.
+        i reaches its cap at S = (cap_i + c_i·k/b)/(1 - c_i·(a-1)/b). The run time is quadratic in the clients. Kinks
+        above `highest` may be missing.
         """
         if self.values.size > _KINKS_UP_TO:
             return []
-        costs = self.weight * self.values
         kinks: list[float] = []
-        free, bound = np.ones(costs.size, dtype=np.bool_), 0.0
-        while free.sum() > 1:
-            spread = float(costs[free].sum())
-            slope = 1 - costs * (np.count_nonzero(free) - 1) / spread
+        # The arrays hold the free clients, in their order.
+        costs, limits, bound = self.weight * self.values, self.limits.copy(), 0.0
+        ascending = None
+        while (others := costs.size - 1) > 0:
+            spread = float(costs.sum())
+            slope = 1 - costs * others / spread
+            if ascending is None:
+                # The kinks ascend if these are the clients of an equilibrium. With a largest share they may be more.
+                ascending = bool((slope > 0).all())
             with np.errstate(divide="ignore", invalid="ignore"):
-                totals = np.where(free & (slope > 0), (self.limits + costs * bound / spread) / slope, np.inf)
-            client = int(np.argmin(totals))
+                totals = np.where(slope > 0, (limits + costs * bound / spread) / slope, np.inf)
+            client = int(totals.argmin())
             total = float(totals[client])
             if not math.isfinite(total):
                 break
-            kinks.append(float(spread * total**2 / ((np.count_nonzero(free) - 1) * total + bound)))
-            free[client] = False
-            bound += float(self.limits[client])
+            kinks.append(float(spread * total**2 / (others * total + bound)))
+            if ascending and kinks[-1] > highest * (1 + _SURELY_MORE):
+                break
+            bound += float(limits[client])
+            for array in (costs, limits):
+                array[client:-1] = array[client + 1 :]
+            costs, limits = costs[:-1], limits[:-1]
         return kinks
 
+    def _minimiser(self, points: list[float]) -> float:
+        """Return the minimiser between the first and the last point. The kinks are among the points.
 
-def _minimiser(cost: Callable[[float], float], points: Vector) -> float:
-    """Return the minimiser between the first and the last point. The kinks are among the points.
+        The cost has a kink where a cap starts to bind, so it may have several local minima. There is one between two
+        neighbouring points if the cost falls after the first and rises before the second. A kink may be a minimum
+        itself.
+        """
+        costs, gaps = self._worth_a_look(points)
+        best = min((cost, points[index]) for index, cost in costs.items())
+        for left in gaps:
+            low, high = points[left], points[left + 1]
+            falls = self.cost(low * (1 + _STEP)) < costs[left]
+            if falls and self.cost(high * (1 - _STEP)) < costs[left + 1]:
+                best = min(best, _bottom(self.cost, low, high))
+        return best[1]
 
-    The cost has a kink where a cap starts to bind, so it may have several local minima. There is one between two
-    neighbouring points if the cost falls after the first and rises before the second. A kink may be a minimum itself.
-    """
-    costs = np.array([cost(float(point)) for point in points])
-    falls = np.array([cost(float(point) * (1 + _STEP)) for point in points]) < costs
-    rises = np.array([cost(float(point) * (1 - _STEP)) for point in points]) < costs
-    lowest = int(np.argmin(costs))
-    best = (float(costs[lowest]), float(points[lowest]))
-    for left in np.flatnonzero(falls[:-1] & rises[1:]):
-        best = min(best, _bottom(cost, float(points[left]), float(points[left + 1])))
-    return best[1]
+    def _worth_a_look(self, points: list[float]) -> tuple[dict[int, float], list[int]]:
+        """Return the costs of some points, and the gaps after points, outside which no reward has the least cost.
+
+        Budgets never fall if the reward rises, so the noise between two points costs at least as much as at the second,
+        and the reward at least as much as at the first. A range of points for which this is more than the least known
+        cost is left out; any other is halved.
+        """
+        falling, last = self._noise_falls(points[0]), len(points) - 1
+        noises: dict[int, float] = {}
+        costs: dict[int, float] = {}
+
+        def look_at(index: int) -> None:
+            noises[index] = self.noise(points[index])
+            costs[index] = noises[index] + self.price * points[index]
+
+        def costs_more(left: int, right: int) -> bool:
+            least = noises[right] + self.price * points[left]
+            return falling and least > min(costs.values()) * (1 + _SURELY_MORE)
+
+        for end in {0, last}:
+            look_at(end)
+        gaps: list[int] = []
+        ranges = [(0, last)] if last else []
+        while ranges:
+            kept = [(left, right) for left, right in ranges if not costs_more(left, right)]
+            gaps += [left for left, right in kept if right == left + 1]
+            ranges = []
+            for left, right in kept:
+                if right > left + 1:
+                    middle = (left + right) // 2
+                    look_at(middle)
+                    ranges += [(left, middle), (middle, right)]
+        return costs, sorted(left for left in gaps if not costs_more(left, left + 1))
+
+    def _noise_falls(self, lowest: float) -> bool:
+        """Whether the noise never grows with the reward from the lowest one on, and rounding does not hide this.
+
+        Not so if a client may start to bid at a higher reward, or if every client is at the largest share: then many
+        totals are equilibria.
+        """
+        solver = self._solver
+        total = solver.solve(lowest)[0]
+        bids = 1 - solver.costs / lowest * total > _EXACT_SHARE
+        return bool(bids.all()) and solver.max_share * bids.size > 1 + _SURELY_MORE
 
 
 def _bottom(cost: Callable[[float], float], low: float, high: float) -> tuple[float, float]:

@@ -17,6 +17,7 @@ sequences of different lengths.
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 
@@ -111,8 +112,8 @@ def equilibrium(
         return _no_market(MarketStatus.NO_REWARD, reward, values.size)
 
     shares, budgets = np.zeros(values.size), np.zeros(values.size)
-    max_share = _possible_share(max_share, int(np.count_nonzero(able)))
-    total, shares[able], budgets[able] = _solve(reward, weight, values[able], limits[able], max_share)
+    solver = MarketSolver.of(values=values[able], weight=weight, limits=limits[able], max_share=max_share)
+    total, shares[able], budgets[able] = solver.solve(reward)
     payments = shares * reward
     return Equilibrium(
         status=MarketStatus.EQUILIBRIUM,
@@ -123,6 +124,59 @@ def equilibrium(
         payments=payments,
         utilities=payments - weight * values * budgets,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class MarketSolver:
+    """Solves the market of the same clients for many rewards: what depends on no reward is computed once.
+
+    The arguments are those of `equilibrium`, as arrays that it has checked: at least two clients, each with a cap above
+    0. `costs` are their marginal costs. `shares` and `per_reward` describe the equilibrium without caps and bound.
+    """
+
+    costs: Vector
+    limits: Vector
+    max_share: float
+    shares: Vector
+    per_reward: float
+
+    @classmethod
+    def of(cls, *, values: Vector, weight: float, limits: Vector, max_share: float) -> "MarketSolver":
+        """Return the solver for these clients. Raises `ImpossibleArgument` if `max_share` is too small for them."""
+        active = active_set(privacy_values=values)
+        return cls(
+            costs=weight * values,
+            limits=limits,
+            max_share=_possible_share(max_share, values.size),
+            shares=_shares_of_active(values, active),
+            per_reward=_total_per_reward(values[active], weight),
+        )
+
+    @cached_property
+    def _within_bound(self) -> bool:
+        return bool((self.shares <= self.max_share).all())
+
+    @cached_property
+    def _limit_sum(self) -> float:
+        return float(self.limits.sum())
+
+    def solve(self, reward: float) -> tuple[float, Vector, Vector]:
+        """Return the equilibrium total, shares and budgets at a reward above 0."""
+        total = reward * self.per_reward
+        if not 0 < total < math.inf:
+            raise ImpossibleArgument("total budget", total, "cannot be represented; use other units of money")
+        if self._within_bound:
+            budgets = self.shares * total
+            if (budgets <= self.limits).all():
+                return total, self.shares, budgets
+        slopes = self.costs / reward
+        with np.errstate(over="ignore"):
+            total = _capped_total(min(total, self._limit_sum), slopes, self.limits, self.max_share)
+        free = np.minimum(1 - slopes * total, self.max_share)
+        free[free <= EDGE_SHARE] = 0.0
+        budgets = free * total
+        capped = budgets >= self.limits
+        return total, np.where(capped, self.limits / total, free), np.where(capped, self.limits, budgets)
 
 
 def uncapped_shares(*, privacy_values: Numbers, max_share: float = 1.0) -> Vector:
@@ -269,26 +323,6 @@ def _possible_share(max_share: float, clients: int) -> float:
     return max_share
 
 
-def _solve(
-    reward: float, weight: float, values: Vector, limits: Vector, max_share: float
-) -> tuple[float, Vector, Vector]:
-    """Return the equilibrium total, shares and budgets of at least two clients with a cap above 0."""
-    active = active_set(privacy_values=values)
-    total = reward * _total_per_reward(values[active], weight)
-    if not 0 < total < math.inf:
-        raise ImpossibleArgument("total budget", total, "cannot be represented; use other units of money")
-    shares = _shares_of_active(values, active)
-    if (shares * total <= limits).all() and (shares <= max_share).all():
-        return total, shares, shares * total
-    slopes = weight * values / reward
-    with np.errstate(over="ignore"):
-        total = _capped_total(min(total, float(limits.sum())), slopes, limits, max_share)
-    free = np.minimum(1 - slopes * total, max_share)
-    free[free <= EDGE_SHARE] = 0.0
-    capped = free * total >= limits
-    return total, np.where(capped, limits / total, free), np.where(capped, limits, free * total)
-
-
 def _total_per_reward(active_values: Vector, weight: float) -> float:
     return (active_values.size - 1) / (weight * float(active_values.sum()))
 
@@ -317,10 +351,16 @@ def _capped_total(start: float, slopes: Vector, limits: Vector, max_share: float
     low, high, total = 0.0, start, start
     for step in range(500):
         free = 1 - slopes * total
-        capped = np.minimum(free, max_share) * total > limits
-        bounded = (free > max_share) & ~capped
-        interior = (free > 0) & ~capped & ~bounded
-        a = float(np.count_nonzero(interior) + max_share * np.count_nonzero(bounded))
+        if max_share < 1:
+            capped = np.minimum(free, max_share) * total > limits
+            bounded = (free > max_share) & ~capped
+            interior = (free > 0) & ~(capped | bounded)
+            a = float(np.count_nonzero(interior) + max_share * np.count_nonzero(bounded))
+        else:
+            # No share exceeds 1, so this is the same without the bound.
+            capped = free * total > limits
+            interior = (free > 0) & ~capped
+            a = float(np.count_nonzero(interior))
         b, k = float(slopes[interior].sum()), float(limits[capped].sum())
         excess = a - b * total + k / total - 1
         low, high = (total, high) if excess > 0 else (low, total)

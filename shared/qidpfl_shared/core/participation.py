@@ -4,6 +4,7 @@ All functions raise `ImpossibleArgument` for a number outside its range and for 
 """
 
 import heapq
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,19 +69,71 @@ def share_bound(*, max_share: float | None, clients: int) -> float:
 def _invite_bounded(values: Vector, min_share: float, min_clients: int, max_share: float) -> Invitation:
     """Leave out clients one after the other, as `invite`. The bound of a share grows with each client that leaves."""
     order = np.argsort(values, kind="stable")
+    ascending = values[order]
+    fate = _SmallestShares.of(ascending, min_share=min_share, max_share=max_share)
     priced_out = np.zeros(values.size, dtype=np.bool_)
     kept = values.size
     while kept >= 2:
-        bound = share_bound(max_share=max_share, clients=kept)
-        smallest = float(uncapped_shares(privacy_values=values[order[:kept]], max_share=bound)[-1])
-        outside = smallest <= EDGE_SHARE
-        if not outside and (kept <= min_clients or smallest * kept >= min_share - EDGE_SHARE):
+        outside, enough = fate.of_the_last(kept)
+        if not outside and (kept <= min_clients or enough):
             break
         kept -= 1
         priced_out[order[kept]] = outside
     invited = np.zeros(values.size, dtype=np.bool_)
     invited[order[:kept]] = True
     return Invitation(invited=invited, priced_out=priced_out, below_min_share=~invited & ~priced_out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SmallestShares:
+    """The share of the last of the first n clients in ascending order: is it nothing, and is it at least min_share/n?
+
+    The game of n clients with a largest share has the total S. The last client has at least the share s if at the total
+    (1-s)/ν_n the shares of all add up to at most 1. Cumulative sums answer this for every n at once. Where rounding
+    may decide, the game is solved.
+    """
+
+    ascending: Vector
+    min_share: float
+    max_share: float
+    excess_at_nothing: list[float]
+    excess_at_enough: list[float]
+
+    @classmethod
+    def of(cls, ascending: Vector, *, min_share: float, max_share: float) -> "_SmallestShares":
+        counts = np.arange(1, ascending.size + 1)
+        largest = np.minimum(1.0, arguments.at_least_one("max_share", max_share) / counts)
+        scaled = ascending / ascending[-1] if ascending.size else ascending
+        sums = np.concatenate(([0.0], np.cumsum(scaled)))
+
+        def excess(shares: Vector) -> list[float]:
+            """The sum of the shares minus 1 if the last client has this one; not a number where rounding matters."""
+            totals = (1 - shares) / scaled
+            # These clients are at the largest share. The last one is not among them.
+            at_bound = np.minimum(np.searchsorted(scaled, (1 - largest) / totals), counts - 1)
+            inside = counts - at_bound
+            above = at_bound * largest + inside - totals * (sums[counts] - sums[at_bound]) - 1
+            above[np.abs(above) <= 1e-9 + 1e-15 * counts.astype(np.float64) ** 2] = np.nan
+            known: list[float] = above.tolist()
+            return known
+
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            return cls(
+                ascending=ascending,
+                min_share=min_share,
+                max_share=max_share,
+                excess_at_nothing=excess(np.full(ascending.size, EDGE_SHARE)),
+                excess_at_enough=excess((min_share - EDGE_SHARE) / counts),
+            )
+
+    def of_the_last(self, count: int) -> tuple[bool, bool]:
+        """Return whether the last of so many clients gets nothing, and whether it gets enough."""
+        nothing, enough = self.excess_at_nothing[count - 1], self.excess_at_enough[count - 1]
+        if math.isfinite(nothing) and math.isfinite(enough):
+            return nothing > 0, enough < 0
+        bound = share_bound(max_share=self.max_share, clients=count)
+        smallest = float(uncapped_shares(privacy_values=self.ascending[:count], max_share=bound)[-1])
+        return smallest <= EDGE_SHARE, smallest * count >= self.min_share - EDGE_SHARE
 
 
 def _largest_prefix(ascending: Vector, min_share: float, min_clients: int) -> int:

@@ -7,6 +7,7 @@ smaller budget or declines.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from statistics import median
 
 import numpy as np
@@ -163,7 +164,7 @@ class _Field:
     caps: Vector
     standings: tuple[Standing, ...]
 
-    @property
+    @cached_property
     def invited(self) -> Mask:
         return np.array([standing is Standing.INVITED for standing in self.standings], dtype=np.bool_)
 
@@ -185,11 +186,11 @@ class _Field:
         sizes = counted_sizes(sizes=[p.size for p in participants], max_ratio=rules.max_size_ratio)
         # A tiny size means much noise. With uniform weights it alone would raise the reward many times.
         least = 1 if rules.max_size_ratio is None or not sizes else max(1, int(median(sizes) / _SMALLEST_PART))
-        scales = [rules.mechanism.noise_scale(size=max(size, least)) for size in sizes]
+        scale_of = {size: rules.mechanism.noise_scale(size=max(size, least)) for size in set(sizes)}
         return cls(
             values=values,
             sizes=np.array(sizes, dtype=np.float64),
-            scales=np.array(scales, dtype=np.float64),
+            scales=np.array([scale_of[size] for size in sizes], dtype=np.float64),
             caps=caps,
             standings=tuple(standings.tolist()),
         )

@@ -153,6 +153,11 @@ class Market:
             noise_scales=self.noise_scales[clients],
         )
 
+    def noise_cost_of(self, budgets: Vector) -> float:
+        """What the noise of the clients' uploads costs with these budgets, of which none may be negative."""
+        weights = _weights(self.weighting, budgets, self.sizes, self.noise_scales)
+        return self.cost_model.noise_factor * _variance_of_counted(weights, budgets, self.noise_scales)
+
 
 def random_reward(*, reward_range: RewardRange, round_number: int, seed: int) -> float:
     """Draw a reward uniformly from the range. The same seed and round give the same reward.
@@ -195,10 +200,7 @@ def noise_variance(*, weights: Numbers, budgets: Numbers, noise_scales: Numbers)
     shares = arguments.non_negative_vector("weights", weights)
     bids = arguments.non_negative_vector("budgets", budgets, length=shares.size)
     scales = arguments.positive_vector("noise_scales", noise_scales, length=shares.size)
-    counted = shares > 0
-    if not counted.any() or (bids[counted] == 0).any():
-        return math.inf
-    return _noise_variance(shares[counted], bids[counted], scales[counted])
+    return _variance_of_counted(shares, bids, scales)
 
 
 def noise_cost(*, market: Market) -> float:
@@ -299,6 +301,15 @@ def _weights(weighting: Weighting, budgets: Vector, sizes: Vector, scales: Vecto
     total = float(raw.sum())
     weights: Vector = raw / total if total > 0 else raw
     return weights
+
+
+def _variance_of_counted(weights: Vector, budgets: Vector, scales: Vector) -> float:
+    counted = weights > 0
+    if not counted.all():
+        weights, budgets, scales = weights[counted], budgets[counted], scales[counted]
+    if not weights.size or not budgets.all():
+        return math.inf
+    return _noise_variance(weights, budgets, scales)
 
 
 def _noise_variance(weights: Vector, budgets: Vector, scales: Vector) -> float:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from qidpfl_server.service.rounds.planning import privacy_accounts, round_is_complete
+from qidpfl_server.service.rounds.accounts import privacy_accounts
+from qidpfl_server.service.rounds.planning import round_is_complete
 from support.use_cases import UseCases
 
 
