@@ -9,7 +9,7 @@ from qidpfl_shared.protocol.signatures import ChainHead, KeyList
 from ..domain import Client, Round, Task
 from ..plugins.rules import NO_RULES, RuleRegistry
 from ..service.retention import first_kept_version
-from ..service.rounds.planning import privacy_accounts
+from ..service.rounds.accounts import privacy_accounts
 from ..store.database import check_integrity
 from ..store.store import Store
 from ..store.transaction import Transaction

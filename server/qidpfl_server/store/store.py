@@ -53,6 +53,8 @@ class Store:
         # How many of the counted changes this process has made.
         self.local_commits = 0
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        # Used by the writer thread only.
+        self._derived: dict[str, object] = {}
         self._listeners: list[Callable[[set[str]], None]] = []
         self._last_parts: list[Work[None]] = []
         self._writer = threading.Thread(target=self._run_writer, name="store-writer", daemon=True)
@@ -153,7 +155,7 @@ class Store:
         counted = False
         try:
             with self.engine.begin() as connection:
-                transaction = Transaction(connection, self.blobs, self.key)
+                transaction = Transaction(connection, self.blobs, self.key, self._derived)
                 for group in _grouped(batch):
                     before, restore_chain = (
                         (set(transaction.touched), transaction.changes_tokens),

@@ -17,12 +17,23 @@ from .repositories.tasks import TaskRows
 
 
 class Transaction:
-    """An open transaction. `touched` collects the tasks that it changes; `published` tells whether it named blobs."""
+    """An open transaction. `touched` collects the tasks that it changes; `published` tells whether it named blobs.
 
-    def __init__(self, connection: Connection, blobs: Blobs, key: SigningKey | None = None) -> None:
+    `derived` has, by task, what use cases keep in memory of rows that can no longer change. All transactions of the
+    writer share it; a transaction that only reads has an empty one.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        blobs: Blobs,
+        key: SigningKey | None = None,
+        derived: dict[str, object] | None = None,
+    ) -> None:
         self.connection = connection
         self.blobs = blobs
         self.key = key
+        self.derived = {} if derived is None else derived
         self.touched: set[str] = set()
         self.published = False
         self.changes_tokens = False

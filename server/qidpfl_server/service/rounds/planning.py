@@ -1,6 +1,5 @@
 """How a round is planned and announced, and when it is complete."""
 
-import math
 from dataclasses import replace
 from statistics import quantiles
 
@@ -8,11 +7,10 @@ from qidpfl_shared.core.custom_rules import CustomRuleFailed, PastRound
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.noise_audit import alignment_score
 from qidpfl_shared.core.planning import PlanStatus, RoundPlan, Standing, plan_round
-from qidpfl_shared.core.privacy.account import PrivacyAccount, Release
+from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.core.round_rules import Participant
 from qidpfl_shared.protocol.messages import RoundState, TaskState
-from qidpfl_shared.protocol.releases import histogram_release, release_of
 from qidpfl_shared.protocol.task_spec import DefenceSpec
 
 from ...clock import SECOND, Micros, seconds
@@ -20,6 +18,7 @@ from ...domain import Client, EndReason, Round, RoundInvitation, Task
 from ...plugins.rules import RuleRegistry
 from ...store.transaction import Transaction
 from ..lifecycle import active_clients, end_task, fail_by_rule, known_client
+from .accounts import paid_micro, present_accounts
 
 # Deadlines follow the answers to so many of the last rounds.
 _OBSERVED_ROUNDS = 3
@@ -33,13 +32,13 @@ _ENDS = {
 def open_round(tx: Transaction, task: Task, round_number: int, now: Micros, rules: RuleRegistry) -> None:
     """Plan a round and announce it, or end the task if no round can be planned."""
     clients = [_returned(tx, task, client, round_number) for client in active_clients(tx, task.task_id)]
-    accounts = privacy_accounts(tx, task, clients)
+    accounts = present_accounts(tx, task, clients, round_number)
     try:
         plan = plan_round(
             rules=task.spec.round_rules(),
             round_number=round_number,
             participants=[participant(client, accounts[client.client_id]) for client in clients],
-            reward_left_micro=task.spec.bounds.reward_total_micro - tx.payments.total_micro(task.task_id),
+            reward_left_micro=task.spec.bounds.reward_total_micro - paid_micro(tx, task, round_number),
             past=_past(tx, task),
             custom_reward=rules.reward(task.spec),
         )
@@ -76,7 +75,10 @@ def _too_few_bidders(plan: RoundPlan, clients: list[Client], flagged: set[str], 
 
 def alignment_scores(tx: Transaction, task: Task) -> dict[str, float]:
     """How well the updates of each client agree with the others so far; about N(0, 1) for a client that sends noise."""
-    return {client_id: alignment_score(scores) for client_id, scores in tx.rounds.alignments(task.task_id).items()}
+    if task.spec.defence is None:
+        return {}
+    scores = tx.rounds.alignments(task.task_id, first_rounds=task.spec.defence.alignment_rounds)
+    return {client_id: alignment_score(of_client) for client_id, of_client in scores.items()}
 
 
 def flagged_clients(tx: Transaction, task: Task) -> set[str]:
@@ -124,31 +126,6 @@ def _answer_times(tx: Transaction, task: Task) -> tuple[list[float], list[float]
         declared += [(budget.recorded_at - round_.opened_at) / SECOND for budget in budgets.values()]
         delivered += [(update.received_at - round_.opened_at) / SECOND for update in updates.values()]
     return declared, delivered
-
-
-def privacy_accounts(tx: Transaction, task: Task, clients: list[Client]) -> dict[str, PrivacyAccount]:
-    """The server's privacy ledger of each client: the histogram if it sent one, and every stored update.
-
-    The owner has accepted unproven releases on the client, so the server accepts them too: they disable the limit.
-    """
-    mechanism = task.spec.privacy.mechanism.build()
-    sizes = {client.client_id: client.size or 1 for client in clients}
-    releases = {
-        client.client_id: [histogram_release(client.histogram_rho)] if client.has_histogram else []
-        for client in clients
-    }
-    for round_number, client_id, rho in tx.rounds.spent_budgets(task.task_id, releases.keys()):
-        proven = mechanism.proven_rho(rho=rho, size=sizes[client_id]) if task.spec.privacy.noise else math.inf
-        name = release_of(round_number)
-        releases[client_id].append(Release(name=name, mechanism=mechanism.name, rho=rho, proven_rho=proven))
-    return {
-        client.client_id: PrivacyAccount(
-            lifetime_rho=math.inf if client.lifetime_rho is None else client.lifetime_rho,
-            accept_unproven=True,
-            releases=tuple(releases[client.client_id]),
-        )
-        for client in clients
-    }
 
 
 def participant(client: Client, account: PrivacyAccount) -> Participant:

@@ -32,7 +32,8 @@ from ...store.blobs import StagedBlob
 from ...store.transaction import Transaction
 from ..lifecycle import get_task, get_task_for_update
 from ..receipts import with_budget_positions, with_update_positions
-from .planning import participant, privacy_accounts, round_is_complete
+from .accounts import present_accounts
+from .planning import participant, round_is_complete
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -177,7 +178,7 @@ class BudgetBatch(RoundSnapshot):
 
     def __init__(self, tx: Transaction, task: Task, round_number: int, answers: Sequence[BudgetAnswer]) -> None:
         super().__init__(tx, task, round_number, {answer.client_id for answer in answers})
-        self._accounts = privacy_accounts(tx, task, list(self._clients.values()))
+        self._accounts = present_accounts(tx, task, list(self._clients.values()), round_number)
         self._rules = task.spec.round_rules()
         self._new: dict[str, Budget] = {}
 

@@ -38,10 +38,12 @@ class PaymentRows:
         query = select(payments).where(payments.c.task_id == task_id, payments.c.round_number == round_number)
         return {row.client_id: read_payment(row) for row in self._connection.execute(query)}
 
-    def total_micro(self, task_id: str) -> int:
-        """What the rounds of a task have cost: payments and escrow."""
+    def total_micro(self, task_id: str, *, after_round: int = 0, up_to_round: int | None = None) -> int:
+        """What the rounds of a task, or some of them, have cost: payments and escrow."""
         amounts = payments.c.amount_micro + payments.c.escrow_micro
-        query = select(func.sum(amounts)).where(payments.c.task_id == task_id)
+        query = select(func.sum(amounts)).where(payments.c.task_id == task_id, payments.c.round_number > after_round)
+        if up_to_round is not None:
+            query = query.where(payments.c.round_number <= up_to_round)
         return int(self._connection.execute(query).scalar() or 0)
 
     def escrow(self, task_id: str) -> dict[str, int]:

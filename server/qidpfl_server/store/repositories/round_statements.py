@@ -96,4 +96,5 @@ SPENT = (
     .where(budgets.c.task_id == _task_id)
     .order_by(budgets.c.round_number)
 )
+SPENT = SPENT.where(budgets.c.round_number > bindparam("after_round"))
 SPENT_BY_SOME = SPENT.where(budgets.c.client_id.in_(bindparam("client_ids", expanding=True)))

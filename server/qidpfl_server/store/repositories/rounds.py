@@ -236,11 +236,15 @@ class RoundRows:
             self._chain.mark("update", known.task_id, known.round_number, client_id)
         return changed
 
-    def alignments(self, task_id: str) -> dict[str, list[float]]:
-        """The alignment scores of each client, in the order of the rounds."""
+    def alignments(self, task_id: str, *, first_rounds: int) -> dict[str, list[float]]:
+        """The alignment scores of each client in the first rounds, in the order of the rounds."""
         query = (
             select(updates.c.client_id, updates.c.alignment)
-            .where(updates.c.task_id == task_id, updates.c.alignment.is_not(None))
+            .where(
+                updates.c.task_id == task_id,
+                updates.c.round_number <= first_rounds,
+                updates.c.alignment.is_not(None),
+            )
             .order_by(updates.c.round_number)
         )
         scores: dict[str, list[float]] = {}
@@ -260,13 +264,15 @@ class RoundRows:
             for row in answered
         ]
 
-    def spent_budgets(self, task_id: str, client_ids: Collection[str]) -> list[tuple[int, str, float]]:
-        """(round, client, rho) of each update of these clients."""
+    def spent_budgets(
+        self, task_id: str, client_ids: Collection[str], *, after_round: int = 0
+    ) -> list[tuple[int, str, float]]:
+        """(round, client, rho) of each update of these clients, in the order of the rounds."""
+        where: dict[str, Any] = {"task_id": task_id, "after_round": after_round}
         if len(client_ids) <= _MAX_NAMED:
-            named = {"task_id": task_id, "client_ids": list(client_ids)}
-            rows = self._connection.execute(statements.SPENT_BY_SOME, named)
+            rows = self._connection.execute(statements.SPENT_BY_SOME, where | {"client_ids": list(client_ids)})
         else:
-            rows = self._connection.execute(statements.SPENT, {"task_id": task_id})
+            rows = self._connection.execute(statements.SPENT, where)
         return [(number, client_id, rho) for number, client_id, rho in rows if client_id in client_ids]
 
     def _of_round(
