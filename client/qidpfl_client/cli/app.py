@@ -33,6 +33,8 @@ from .options import guarded
 from .progress import ProgressDisplay
 from .tokens import rotate_command
 
+# How many members a fleet steps for each one that trains: the others wait for answers of the coordinator.
+_WORKERS_PER_TRAINING = 4
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="The QI-DPFL client.")
 ledger_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.add_typer(ledger_app, name="ledger")
@@ -144,7 +146,7 @@ def fleet_command(
     server_ca: options.ServerCa = None,
     journals: Annotated[Path, typer.Option(help="folder for the journals of the members")] = Path("qidpfl-fleet"),
     workers: Annotated[
-        int | None, typer.Option(min=1, help="number of training threads  [default: number of cores]")
+        int | None, typer.Option(min=1, help="members that train at the same time  [default: number of cores]")
     ] = None,
     workload: options.CustomWorkload = None,
     data_dir: options.DataDir = None,
@@ -208,8 +210,10 @@ def fleet_command(
         unsafe_seed=unsafe_seed,
         patience_s=patience,
         first_contact_s=first_contact,
+        trainings=workers or os.cpu_count() or 1,
     )
-    workers = workers or os.cpu_count() or 1
+    # While some members train, others wait for answers: the coordinator then commits many of them together.
+    workers = min(clients, _WORKERS_PER_TRAINING * plan.trainings)
     with (
         ProgressDisplay() as progress,
         connect(
@@ -218,7 +222,7 @@ def fleet_command(
             connections=workers + 2,
             tls=options.tls_files(client_cert, client_key, server_ca),
         ) as http,
-        # One torch thread per worker: the results do not depend on the number of workers.
+        # One torch thread per training: the results do not depend on the number of workers.
         plan.members(http, _local_data(device, data_dir, workload, threads=1), progress.say) as members,
     ):
         highest = max(member.enrolment.context.lifetime_rho for member in members)

@@ -41,6 +41,8 @@ class FleetPlan:
     unsafe_seed: int | None = None
     patience_s: float = 600.0
     first_contact_s: float = 10.0
+    # How many members train at the same time: each needs a core, and memory for a network.
+    trainings: int = 1
 
     def api(self, http: httpx.Client) -> TaskApi:
         """A connection to the task, for one member or for the watcher."""
@@ -50,7 +52,13 @@ class FleetPlan:
     def members(self, http: httpx.Client, open_data: OpenData, report: Report) -> Iterator[list[Member]]:
         """All members, with open journals."""
         behaviours = assign(clients=self.clients, shares=self.shares, seed=self.seed)
-        common = _Common(http=http, open_data=_opened_once(open_data), models=ModelCache(), report=report)
+        common = _Common(
+            http=http,
+            open_data=_opened_once(open_data),
+            models=ModelCache(),
+            training=threading.BoundedSemaphore(self.trainings),
+            report=report,
+        )
         with ExitStack() as opened:
             journals = [opened.enter_context(Journal(self._path(ordinal))) for ordinal in range(self.clients)]
             for journal in journals:
@@ -74,6 +82,7 @@ class FleetPlan:
             noise=self._noise(ordinal),
             report=say,
             models=common.models,
+            training=common.training,
         )
         return Member(
             enrolment=Enrolment(
@@ -106,6 +115,7 @@ class _Common:
     http: httpx.Client
     open_data: OpenData
     models: ModelCache
+    training: threading.Semaphore
     report: Report
 
 

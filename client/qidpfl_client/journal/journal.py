@@ -4,130 +4,52 @@ One SQLite file per data set. The account belongs to the lineage of the data set
 edited later share what was spent before.
 
 The file survives `kill -9`. A promise or a release is fsynced before it leaves the machine. Receipts and payments are
-fsynced with the next promise or release, because the coordinator can repeat them. An owner who loses the file loses the
-record of all releases: the client then enrols as a new one, and nothing prevents a second release of the same records.
+written with the next promise or release, because the coordinator can repeat them: a round costs two commits. An owner
+who loses the file loses the record of all releases: the client then enrols as a new one, and nothing prevents a second
+release of the same records.
 """
 
 import math
 import sqlite3
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from qidpfl_shared.core.privacy.account import PrivacyAccount, Release
+from qidpfl_shared.core.privacy.account import DuplicateRelease, PrivacyAccount
+from qidpfl_shared.core.privacy.running_account import RunningAccount
 from qidpfl_shared.protocol.ledger import SpendState
-from qidpfl_shared.protocol.messages import Profile, RoundOffer
-from qidpfl_shared.protocol.releases import histogram_release, round_release
-from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import JournalError
-from .limits import LifetimeLimits, finite, now, or_infinite
+from .entries import (
+    COLUMNS,
+    PROVEN_DEVICES,
+    Entry,
+    Membership,
+    RecordsVersion,
+    SeenOffer,
+    columns_of,
+    entry_of,
+    histogram_entry,
+    release_of_entry,
+    round_entry,
+    seen_offer,
+)
+from .limits import LifetimeLimits, now
 from .receipts import KeptReceipts
 from .sqlite_file import JournalFile, SqlValue
 
 DEFAULT_PATH = Path("qidpfl-journal.sqlite")
-# The error analysis of docs/privacy.md covers the arithmetic of these devices.
-PROVEN_DEVICES = ("cpu", "cuda")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Membership:
-    """A task that this data set has joined, or is about to join. The tokens are secrets and are never shown.
-
-    `fingerprint` is that of the records with which the profile was made. `next_token` is a new token that the client
-    has not used yet: until then both are kept.
-    """
-
-    task_id: str
-    server: str
-    enrolment_key: str
-    spec: str
-    spec_digest: str
-    client_id: str | None = None
-    token: str | None = None
-    ordinal: int | None = None
-    profile: str | None = None
-    lifetime_rho: float | None = None
-    fingerprint: str | None = None
-    next_token: str | None = None
-
-    def __repr__(self) -> str:
-        return f"Membership(task_id={self.task_id!r}, server={self.server!r}, client_id={self.client_id!r})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordsVersion:
-    """The records at one time. Size and time are unknown in journals of earlier versions."""
-
-    fingerprint: str
-    size: int | None = None
-    recorded_at: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeenOffer:
-    """The terms of a round. They must be the same in every attempt and after every restart."""
-
-    round_number: int
-    model_version: int
-    model_digest: str
-    reward_micro: int
-    total: float
-
-    @classmethod
-    def of(cls, offer: RoundOffer) -> "SeenOffer":
-        return cls(
-            round_number=offer.round_number,
-            model_version=offer.model_version,
-            model_digest=offer.model_digest,
-            reward_micro=offer.reward_micro,
-            total=offer.total,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One release, from its reservation on. `training_s` is how long the client trained for it."""
-
-    task_id: str
-    release: str
-    mechanism: str
-    rho: float
-    proven_rho: float
-    state: SpendState
-    digest: str | None = None
-    acknowledged: bool = False
-    payment_micro: int | None = None
-    training_s: float | None = None
-
-    @classmethod
-    def of(cls, task_id: str, release: Release, state: SpendState, *, acknowledged: bool = False) -> "Entry":
-        return cls(
-            task_id=task_id,
-            release=release.name,
-            mechanism=release.mechanism,
-            rho=release.rho,
-            proven_rho=release.proven_rho,
-            state=state,
-            acknowledged=acknowledged,
-        )
-
-
-def round_entry(
-    *, task_id: str, spec: TaskSpec, round_number: int, rho: float, size: int, device_type: str = "cpu"
-) -> Entry:
-    """The reserved release of a round, charged at what its mechanism guarantees on this type of device."""
-    release = round_release(privacy=spec.privacy, round_number=round_number, rho=rho, size=size)
-    if device_type not in PROVEN_DEVICES:
-        label = f"{release.mechanism}, computed on {device_type}, heuristic: no privacy guarantee"
-        release = replace(release, mechanism=label, proven_rho=math.inf)
-    return Entry.of(task_id, release, SpendState.RESERVED)
-
-
-def histogram_entry(task_id: str, profile: Profile) -> Entry | None:
-    """The release of the label histogram, if the profile has one. It counts as spent from the start."""
-    if profile.label_counts is None:
-        return None
-    return Entry.of(task_id, histogram_release(profile.histogram_rho), SpendState.SPENT, acknowledged=True)
+__all__ = [
+    "DEFAULT_PATH",
+    "PROVEN_DEVICES",
+    "Entry",
+    "Journal",
+    "Membership",
+    "RecordsVersion",
+    "SeenOffer",
+    "histogram_entry",
+    "round_entry",
+]
 
 
 class Journal:
@@ -139,12 +61,19 @@ class Journal:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         self._file = JournalFile(path, read_only=read_only)
+        # Read once: no other process changes a journal that this one may write.
+        self._running: RunningAccount | None = None
+        self._read_only = read_only
         self.limits = LifetimeLimits(self._file)
         self.receipts = KeptReceipts(self._file)
 
     def close(self) -> None:
         """Release the file. A new file without any membership is removed."""
         self._file.close(discard=self._file.is_new and not self.memberships())
+
+    def flush(self) -> None:
+        """Make everything durable that was written so far."""
+        self._file.flush()
 
     def __enter__(self) -> "Journal":
         return self
@@ -192,11 +121,12 @@ class Journal:
         Raises `ReleaseRefused` if the account does not admit the histogram; nothing is written then.
         """
         if histogram is not None:
-            account.charge(_release(histogram))
-        with self._file.transaction() as database:
+            self._require_admitted(histogram, account)
+        with self._counted() as totals, self._file.transaction() as database:
             _put(database, "REPLACE INTO memberships", vars(membership))
             if histogram is not None:
-                _put(database, "INSERT INTO entries", _columns(histogram))
+                _put(database, "INSERT INTO entries", columns_of(histogram))
+                totals.add(release_of_entry(histogram))
 
     def forget_membership(self, task_id: str) -> None:
         """Delete the membership in a task in which nothing was released."""
@@ -206,17 +136,17 @@ class Journal:
     def latest_offer(self, task_id: str) -> SeenOffer | None:
         """The latest round that was announced in a task."""
         row = self._file.one("SELECT * FROM offers WHERE task_id = ? ORDER BY round_number DESC LIMIT 1", task_id)
-        return None if row is None else _seen_offer(row)
+        return None if row is None else seen_offer(row)
 
     def offer(self, task_id: str, round_number: int) -> SeenOffer | None:
         """The terms of a round as they were announced to this journal."""
         row = self._file.one("SELECT * FROM offers WHERE task_id = ? AND round_number = ?", task_id, round_number)
-        return None if row is None else _seen_offer(row)
+        return None if row is None else seen_offer(row)
 
     def remember_offer(self, task_id: str, offer: SeenOffer) -> None:
         """Write the terms of a round before the client answers it.
 
-        This needs no fsync of its own: every release follows a reservation, whose fsync also covers this row.
+        This needs no commit of its own: every release follows a reservation, whose commit also covers this row.
         """
         with self._file.transaction(synced=False) as database:
             _put(database, "INSERT OR IGNORE INTO offers", {"task_id": task_id} | vars(offer))
@@ -225,17 +155,46 @@ class Journal:
 
     def account(self, *, lifetime_rho: float = math.inf, accept_unproven: bool = False) -> PrivacyAccount:
         """What all tasks together have released or reserved, under the owner's limit."""
-        releases = tuple(_release(entry) for entry in self.entries() if entry.state is not SpendState.FREED)
-        return PrivacyAccount(lifetime_rho=lifetime_rho, accept_unproven=accept_unproven, releases=releases)
+        return self._totals.account(lifetime_rho=lifetime_rho, accept_unproven=accept_unproven)
+
+    @property
+    def _totals(self) -> RunningAccount:
+        running = self._running
+        if running is None:
+            counted = (entry for entry in self.entries() if entry.state is not SpendState.FREED)
+            running = RunningAccount(release_of_entry(entry) for entry in counted)
+            if not self._read_only:
+                self._running = running
+        return running
+
+    @contextmanager
+    def _counted(self) -> Iterator[RunningAccount]:
+        """The sums, to be changed with the file. After a failure they are read again."""
+        try:
+            yield self._totals
+        except BaseException:
+            self._running = None
+            raise
 
     def entries(self, task_id: str | None = None) -> list[Entry]:
         """All entries in the order of their reservation, or those of one task."""
         rows = self._file.all("SELECT * FROM entries WHERE ? IN ('', task_id) ORDER BY position", task_id or "")
         return [self._entry(row) for row in rows]
 
+    def unfinished(self, task_id: str) -> list[Entry]:
+        """The entries of a task that are reserved, not acknowledged or not paid, in the order of their reservation."""
+        rows = self._file.all(
+            f"SELECT {COLUMNS} FROM entries WHERE task_id = ? AND (state = 'reserved' OR (state = 'spent' AND"
+            " (acknowledged = 0 OR payment_micro IS NULL))) ORDER BY position",
+            task_id,
+        )
+        return [self._entry(row) for row in rows]
+
     def entry(self, task_id: str, release: str) -> Entry | None:
         """One entry, or None if the journal does not have it."""
-        row = self._file.one("SELECT * FROM entries WHERE task_id = ? AND release = ?", task_id, release)
+        # A journal of an earlier version that is opened read-only does not have all columns.
+        columns = "*" if self._read_only else COLUMNS
+        row = self._file.one(f"SELECT {columns} FROM entries WHERE task_id = ? AND release = ?", task_id, release)
         return None if row is None else self._entry(row)
 
     def payload(self, task_id: str, release: str) -> bytes | None:
@@ -248,13 +207,14 @@ class Journal:
 
         Raises `ReleaseRefused` if the account does not admit it; nothing is written then.
         """
-        account.charge(_release(entry))
-        with self._file.transaction() as database:
+        self._require_admitted(entry, account)
+        with self._counted() as totals, self._file.transaction() as database:
             database.execute(
                 "DELETE FROM entries WHERE task_id = ? AND release = ? AND state = ?",
                 [entry.task_id, entry.release, SpendState.FREED.value],
             )
-            _put(database, "INSERT INTO entries", _columns(entry))
+            _put(database, "INSERT INTO entries", columns_of(entry))
+            totals.add(release_of_entry(entry))
 
     def spend(
         self, task_id: str, release: str, *, digest: str, payload: bytes, training_s: float | None = None
@@ -291,7 +251,11 @@ class Journal:
 
     def free(self, task_id: str, release: str) -> None:
         """Cancel a reservation: nothing was sent, and nothing will be."""
-        self._update("state = ?", [SpendState.FREED.value], task_id=task_id, release=release, only_reserved=True)
+        known = self.entry(task_id, release)
+        with self._counted() as totals:
+            self._update("state = ?", [SpendState.FREED.value], task_id=task_id, release=release, only_reserved=True)
+            if known is not None:
+                totals.remove(release_of_entry(known))
 
     def mark_unpaid(self, task_id: str, release: str) -> None:
         """Mark sent bytes that were refused or came too late: spent, but unpaid."""
@@ -316,9 +280,16 @@ class Journal:
         assignments = f"state = '{SpendState.SPENT.value}', acknowledged = 1, payment_micro = NULL, payload = NULL"
         self._update(assignments, [], task_id=task_id, release=release, synced=False)
 
+    def _require_admitted(self, entry: Entry, account: PrivacyAccount) -> None:
+        release = release_of_entry(entry)
+        known = self.entry(entry.task_id, entry.release)
+        if known is not None and known.state is not SpendState.FREED:
+            raise DuplicateRelease(f"{release.name!r} is already recorded; charging it again would hide a release")
+        account.charge(release)
+
     def _entry(self, row: sqlite3.Row) -> Entry:
         try:
-            return _entry(row)
+            return entry_of(row)
         except (TypeError, ValueError) as error:
             raise JournalError(f"{self.path} is damaged: entry {row['position']!r}: {error}") from error
 
@@ -351,39 +322,6 @@ class Journal:
         return JournalError(f"{release} of task {task_id} is not reserved in {self.path}, but {known.state}")
 
 
-def _seen_offer(row: sqlite3.Row) -> SeenOffer:
-    return SeenOffer(**{name: row[name] for name in SeenOffer.__dataclass_fields__})
-
-
 def _put(database: sqlite3.Connection, statement: str, row: dict[str, SqlValue]) -> None:
     marks = ", ".join("?" * len(row))
     database.execute(f"{statement} ({', '.join(row)}) VALUES ({marks})", [*row.values()])
-
-
-def _columns(entry: Entry) -> dict[str, SqlValue]:
-    return vars(entry) | {
-        "proven_rho": finite(entry.proven_rho),
-        "state": entry.state.value,
-        "acknowledged": int(entry.acknowledged),
-    }
-
-
-def _release(entry: Entry) -> Release:
-    return Release(
-        name=f"{entry.task_id}/{entry.release}",
-        mechanism=entry.mechanism,
-        rho=entry.rho,
-        proven_rho=entry.proven_rho,
-    )
-
-
-def _entry(row: sqlite3.Row) -> Entry:
-    # An older journal that is opened read-only does not have all columns.
-    values = {name: row[name] for name in Entry.__dataclass_fields__ if name in row.keys()}  # noqa: SIM118
-    values["proven_rho"] = or_infinite(row["proven_rho"])
-    values["state"] = SpendState(row["state"])
-    values["acknowledged"] = bool(row["acknowledged"])
-    for name in ("rho", "proven_rho", "payment_micro"):
-        if not isinstance(values[name], int | float | None):
-            raise TypeError(f"{name} is not a number")
-    return Entry(**values)

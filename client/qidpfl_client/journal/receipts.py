@@ -17,6 +17,7 @@ from .sqlite_file import JournalFile
 
 # Each kind, and the kind of the same round that must be earlier in the chain.
 _AFTER = {"budget": "announcement", "update": "budget", "result": "update"}
+_KINDS = "'announcement', 'budget', 'update', 'result', 'enrolment', 'profile'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,7 @@ class KeptReceipts:
     def keep(self, message: SignedMessage, *, round_number: int = 0, attempt: int = 0) -> None:
         """Check the signature and the place in the chain of a message, and keep it.
 
-        This needs no fsync of its own: the coordinator repeats a receipt.
+        The next fsync covers it: the coordinator repeats a receipt.
 
         Raises:
             UntrustedCoordinator: the signature is wrong, or the chain has gone backwards or split.
@@ -120,12 +121,7 @@ class KeptReceipts:
 
     def _check_order(self, new: KeptReceipt, position: ChainPosition) -> None:
         """Refuse a chain that has split or gone backwards: another head at a known entry, or facts in another order."""
-        for row in self._file.all(
-            "SELECT * FROM receipts WHERE task_id = ? AND (sequence = ? OR round_number = ? OR kind = 'announcement')",
-            new.task_id,
-            position.sequence,
-            new.round_number,
-        ):
+        for row in self._comparable(new, position):
             known = _kept(row)
             if known.sequence == new.sequence and known.head != new.head:
                 raise UntrustedCoordinator(
@@ -137,6 +133,28 @@ class KeptReceipts:
                     f"the {new.name} is at entry {new.sequence} of the chain, before the {known.name} at entry"
                     f" {known.sequence}: the coordinator has lost or rewritten its records"
                 )
+
+    def _comparable(self, new: KeptReceipt, position: ChainPosition) -> list[sqlite3.Row]:
+        """The messages that can contradict a new one. Their number does not grow with the rounds."""
+        rows = self._file.all(
+            "SELECT * FROM receipts WHERE task_id = ? AND sequence = ?", new.task_id, position.sequence
+        )
+        rows += self._file.all(
+            f"SELECT * FROM receipts WHERE task_id = ? AND kind IN ({_KINDS}) AND round_number = ?",
+            new.task_id,
+            new.round_number,
+        )
+        if new.kind == "announcement":
+            # Of the announcements that must be earlier, the one furthest on in the chain. The sign keeps SQLite from
+            # reading all announcements: it walks back from the end of the chain instead.
+            rows += self._file.all(
+                "SELECT * FROM receipts WHERE task_id = ? AND +kind = 'announcement' AND"
+                " (+round_number, +attempt) <= (?, ?) ORDER BY sequence DESC LIMIT 1",
+                new.task_id,
+                new.round_number,
+                new.attempt,
+            )
+        return rows
 
 
 def _follows(new: KeptReceipt, known: KeptReceipt) -> bool:

@@ -4,7 +4,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -79,6 +79,12 @@ CREATE TABLE entries (
     UNIQUE (task_id, release)
 );
 {_RECEIPTS}"""
+# What a client looks up in every round. An earlier client of the same version ignores them.
+_INDEXES = """
+CREATE INDEX IF NOT EXISTS receipts_by_sequence ON receipts (task_id, sequence);
+CREATE INDEX IF NOT EXISTS unfinished_entries ON entries (task_id, position) WHERE
+    state = 'reserved' OR (state = 'spent' AND (acknowledged = 0 OR payment_micro IS NULL));
+"""
 # The change from each earlier version to the next one.
 _UPGRADES = {
     1: "ALTER TABLE entries ADD COLUMN training_s REAL;",
@@ -142,18 +148,51 @@ class JournalFile:
 
     @contextmanager
     def transaction(self, *, synced: bool = True) -> Iterator[sqlite3.Connection]:
-        """All changes or none, fsynced at the end.
+        """All changes or none, fsynced at the end, together with all earlier ones.
 
-        With `synced=False` they survive a kill at once, and a power cut only after the next synced transaction.
+        With `synced=False` this connection sees the changes at once. They become durable with the next synced
+        transaction or `flush`; a kill before that loses them.
         """
-        with self._translated(), self._opened as database:
-            database.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
-            database.execute("BEGIN IMMEDIATE")
-            yield database
+        with self._translated():
+            database = self._opened
+            if not database.in_transaction:
+                database.execute("BEGIN IMMEDIATE")
+            database.execute("SAVEPOINT step")
+            try:
+                yield database
+            except BaseException:
+                # SQLite itself ends the transaction after some errors, such as a full disk.
+                if database.in_transaction:
+                    database.execute("ROLLBACK TO step")
+                    database.execute("RELEASE step")
+                raise
+            database.execute("RELEASE step")
+            if synced:
+                self._commit(database)
+
+    def flush(self) -> None:
+        """Make all changes durable."""
+        with self._translated():
+            if self._opened.in_transaction:
+                self._commit(self._opened)
+
+    def _commit(self, database: sqlite3.Connection) -> None:
+        try:
+            database.execute("COMMIT")
+        except BaseException:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+            raise
 
     def close(self, *, discard: bool = False) -> None:
-        """Close and unlock the file; with `discard`, remove it first."""
+        """Close and unlock the file, after a commit of all changes; with `discard`, remove it first.
+
+        A file that cannot be written stays as it was at the last commit: what is lost then can be asked for again.
+        """
         if self._database is not None:
+            if self._database.in_transaction and not discard:
+                with suppress(sqlite3.Error):
+                    self._commit(self._database)
             self._database.close()
         if self._lock is not None:
             if discard:
@@ -188,10 +227,14 @@ class JournalFile:
         if not read_only:
             database.execute("PRAGMA journal_mode = WAL")
             if self.is_new:
-                database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+                database.executescript(
+                    f"BEGIN IMMEDIATE; {_SCHEMA} {_INDEXES} PRAGMA user_version = {VERSION}; COMMIT;"
+                )
             while (version := _version(database)) in _UPGRADES:
                 change = f"{_UPGRADES[version]} PRAGMA user_version = {version + 1};"
                 database.executescript(f"BEGIN IMMEDIATE; {change} COMMIT;")
+            database.executescript(f"BEGIN IMMEDIATE; {_INDEXES} COMMIT;")
+            database.execute("PRAGMA synchronous = FULL")
 
     def _require_one_name(self) -> None:
         """Refuse a file with hard links: SQLite keeps the latest releases in a file beside the name that was used."""

@@ -104,12 +104,13 @@ class TaskParticipant:
 
     def step(self, *, wait_s: float) -> Announcement | None:
         """Wait for an announcement and answer it. Returns the announcement only when the task has ended."""
-        news = self._api.announcement(after=self._seen, wait_s=wait_s)
+        news = self._api.announcement(after=self._seen, wait_s=wait_s, last_result=self._seen != (0, 0))
         if news is None:
             return None
         if news.task_state.ended:
             # The operator may resume a task that failed: its last round then accepts the same bytes.
-            self._settle_accounts(before=None, is_final=news.task_state is not TaskState.FAILED)
+            self._settle_accounts(news, before=None, is_final=news.task_state is not TaskState.FAILED)
+            self._journal.flush()
             return news
         if news.round is not None:
             offer = news.round
@@ -118,7 +119,7 @@ class TaskParticipant:
             self._receipts.keep(offer, round_number=offer.round_number, attempt=offer.attempt)
             self._journal.remember_offer(self._api.task_id, SeenOffer.of(offer))
             if self._seen != (offer.round_number, offer.attempt):
-                self._settle_accounts(before=offer.round_number)
+                self._settle_accounts(news, before=offer.round_number)
                 if self._is_selected():
                     self._answer(offer)
                 # An attempt that was answered completely is not answered again, however often it is announced.
@@ -189,6 +190,7 @@ class TaskParticipant:
         self._report(f"round {offer.round_number}: {decision.reason}")
         if decision.code is None:
             return
+        self._journal.flush()
         try:
             receipt = self._api.answer(offer.round_number, Decline(decline=True, reason=decision.code.value))
             self._receipts.keep(receipt, round_number=offer.round_number)
@@ -277,13 +279,14 @@ class TaskParticipant:
         self._decline(offer, late)
 
     def _train(self, model: Vector32, entry: Entry) -> bytes:
-        vector = self._learner.release(
-            privacy=self._spec.privacy,
-            model=model,
-            rho=entry.rho if self._spec.privacy.noise else None,
-            noise=self._noise,
-            name=f"{self._spec.digest}/{entry.release}",
-        )
+        with self._context.training:
+            vector = self._learner.release(
+                privacy=self._spec.privacy,
+                model=model,
+                rho=entry.rho if self._spec.privacy.noise else None,
+                noise=self._noise,
+                name=f"{self._spec.digest}/{entry.release}",
+            )
         return encode(vector)
 
     def _open_attempt(self, round_number: int) -> int | None:
@@ -325,12 +328,12 @@ class TaskParticipant:
 
     # --- after a round -----------------------------------------------------------------------------------------------
 
-    def _settle_accounts(self, *, before: int | None, is_final: bool = True) -> None:
+    def _settle_accounts(self, news: Announcement, *, before: int | None, is_final: bool = True) -> None:
         """Finish the rounds before `before`, or all if None: send again, free reservations, read payments.
 
         Unless this `is_final`, the bytes of a closed round stay in the journal.
         """
-        for entry in self._journal.entries(self._api.task_id):
+        for entry in self._journal.unfinished(self._api.task_id):
             number = round_of(entry.release)
             if number is None or (before is not None and number >= before):
                 continue
@@ -339,12 +342,14 @@ class TaskParticipant:
             elif entry.state is SpendState.SPENT and not entry.acknowledged:
                 # The receipt was lost: send again to learn whether the coordinator has the bytes.
                 if self._send(number, last_chance=is_final):
-                    self._read_payment(number)
+                    self._read_payment(number, news)
             elif entry.state is SpendState.SPENT and entry.payment_micro is None:
-                self._read_payment(number)
+                self._read_payment(number, news)
 
-    def _read_payment(self, round_number: int) -> None:
-        result = self._api.round(round_number)
+    def _read_payment(self, round_number: int, news: Announcement) -> None:
+        result = news.last_result
+        if result is None or result.round_number != round_number:
+            result = self._api.round(round_number)
         if result.state is RoundState.OPEN:
             return
         self._receipts.keep(result, round_number=round_number)

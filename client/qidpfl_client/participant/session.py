@@ -6,7 +6,9 @@ therefore leaves nothing behind on the coordinator.
 
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.failpoints import failpoint
@@ -46,6 +48,8 @@ class ClientContext:
     noise: NoiseSource
     report: Report
     models: ModelCache = field(default_factory=ModelCache)
+    # Limits how many members of a fleet train at the same time.
+    training: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     @property
     def receipts(self) -> ReceiptKeeper:

@@ -5,7 +5,7 @@ and each wrong value becomes an error of pydantic of a thousand. So the values a
 objects with many members, each of which could be an error, are refused before they are validated.
 """
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import FailFast, TypeAdapter, ValidationError
 from pydantic_core import from_json
@@ -15,6 +15,7 @@ _BYTES_PER_VALUE = 12
 # More than any message has. Lists stop at their first error, so this also limits the number of errors.
 _WIDEST_OBJECT = 100
 Value = TypeVar("Value")
+_adapters: dict[type, TypeAdapter[Any]] = {}
 
 
 SMALL = 64 << 10
@@ -37,7 +38,15 @@ class NotValid(ValueError):
 
 def parse(body: bytes, kind: type[Value], *, limit: int) -> Value:
     """The body as a message of this kind. Raises `NotValid`."""
-    return _validated(body, TypeAdapter(kind), limit)
+    return _validated(body, _adapter(kind), limit)
+
+
+def _adapter(kind: type[Value]) -> TypeAdapter[Value]:
+    """The adapter of a kind of message, made once."""
+    found: TypeAdapter[Value] | None = _adapters.get(kind)
+    if found is None:
+        found = _adapters[kind] = TypeAdapter(kind)
+    return found
 
 
 def parse_list(body: bytes, kind: type[Value], *, limit: int) -> list[Value]:

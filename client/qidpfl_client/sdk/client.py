@@ -169,13 +169,20 @@ class TaskApi(Interface):
         """Whether this client was selected; `selected` is None before the selection."""
         return self._send(self._mine("GET", "/clients/me/selection")).read(SelectionVerdict)
 
-    def announcement(self, *, after: tuple[int, int] = (0, 0), wait_s: float = 30.0) -> Announcement | None:
+    def announcement(
+        self, *, after: tuple[int, int] = (0, 0), wait_s: float = 30.0, last_result: bool = False
+    ) -> Announcement | None:
         """The announcement that is newer than `after`, a round and an attempt.
 
         Waits up to `wait_s` seconds, at most 60. Returns None if there is nothing newer by then.
+
+        With `last_result` the result of the last closed round comes along. A coordinator of an earlier version sends
+        none: then read it with `round`.
         """
         wait_s = min(max(wait_s, 0.0), LONGEST_WAIT_S)
         params = {"after": f"{after[0]}.{after[1]}", "wait": f"{wait_s:g}"}
+        if last_result:
+            params["last_result"] = "true"
         answer = self._send(self._mine("GET", "/rounds/current", params=params, wait_s=wait_s, expected=(200, 204)))
         return None if answer.status == 204 else answer.read(Announcement)
 

@@ -238,14 +238,6 @@ class RoundOffer(SignedMessage):
     deliver_in_s: float = Field(ge=0)
 
 
-class Announcement(Message):
-    """The answer to a long poll: the open round if there is one, and the state of the task."""
-
-    task_state: Choice[TaskState]
-    reason: Text | None = None
-    round: RoundOffer | None = None
-
-
 class Declaration(Message):
     """The privacy budget that the client sells in this round."""
 
@@ -360,6 +352,19 @@ class RoundResult(SignedMessage):
     timing: RoundTiming | None = Field(default=None, description="null for old rounds without a measurement")
     own: ClientResult | None = None
     clients: Tuple[ClientResult] | None = None
+
+
+class Announcement(Message):
+    """The answer to a long poll: the open round if there is one, and the state of the task."""
+
+    task_state: Choice[TaskState]
+    reason: Text | None = None
+    round: RoundOffer | None = None
+    last_result: RoundResult | None = Field(
+        default=None,
+        exclude_if=is_absent,
+        description="the last closed round with this client's part; only if asked for with `last_result=true`",
+    )
 
 
 # --- models, events --------------------------------------------------------------------------------------------------

@@ -164,8 +164,8 @@ def test_a_mixed_fleet_continues_after_a_stop_and_a_kill_and_its_cheats_are_foun
     resumed = RealFleet(coordinator.url, code, tmp_path)
     resumed.wait_for(f"{MEMBERS} of {MEMBERS} members ended well")
     assert resumed.process.wait(60) == 0
-    # The members that work, the watcher, the main thread, and what the libraries start once.
-    assert max(killed.threads, resumed.threads) <= WORKERS + 8
+    # Four members for each one that trains, the watcher, the main thread, and what the libraries start once.
+    assert max(killed.threads, resumed.threads) <= 4 * WORKERS + 8
     assert len(journals_of(tmp_path)) == MEMBERS
     assert "Traceback" not in resumed.log.read_text()
     assert "0 violated" in coordinator.audit()

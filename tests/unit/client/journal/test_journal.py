@@ -11,13 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qidpfl_client.errors import JournalError
 from qidpfl_client.journal.journal import Entry, Journal, Membership, RecordsVersion, SeenOffer
 from qidpfl_client.journal.ledger import read_ledger
 from qidpfl_client.journal.sqlite_file import VERSION
 from qidpfl_client.owner import LIFETIME_RHO
-from qidpfl_shared.core.privacy.account import DuplicateRelease, LifetimeExceeded, UnprovenRelease
+from qidpfl_shared.core.privacy.account import (
+    DuplicateRelease,
+    LifetimeExceeded,
+    PrivacyAccount,
+    Release,
+    UnprovenRelease,
+)
+from qidpfl_shared.core.privacy.running_account import RunningAccount
 from qidpfl_shared.protocol.ledger import SpendState
 
 MEMBERSHIP = Membership(task_id="t", server="http://x", enrolment_key="k", spec="{}", spec_digest="d")
@@ -76,13 +85,11 @@ def test_a_change_is_fsynced_before_the_call_returns(path: Path) -> None:
         assert journal.memberships() == [MEMBERSHIP]
 
 
-def test_releases_are_fsynced_at_once_and_receipts_with_the_next_release(path: Path) -> None:
-    syncs: list[str] = []
+def test_releases_are_committed_at_once_and_receipts_with_the_next_release(path: Path) -> None:
+    commits: list[str] = []
     offer = SeenOffer(round_number=1, model_version=0, model_digest="m", reward_micro=7, total=0.3)
     with Journal(path) as journal:
-        journal._file._opened.set_trace_callback(
-            lambda said: syncs.append(said.split()[-1]) if said.startswith("PRAGMA synchronous =") else None
-        )
+        journal._file._opened.set_trace_callback(lambda said: commits.append(said) if said == "COMMIT" else None)
         journal.save_membership(MEMBERSHIP)
         journal.bind("some records", 110)
         journal.save_profile(MEMBERSHIP, entry("histogram"), account=journal.account())
@@ -91,13 +98,105 @@ def test_releases_are_fsynced_at_once_and_receipts_with_the_next_release(path: P
         reserve(journal, entry("round/1"))
         journal.spend("t", "round/1", digest="abc", payload=b"bytes")
         journal.mark_unpaid("t", "round/1")
-        assert set(syncs) == {"FULL"} and len(syncs) == 8
+        assert len(commits) == 8
+        assert journal._file.one("PRAGMA synchronous")[0] == 2  # type: ignore[index]
         journal.remember_offer("t", offer)
         journal.acknowledge("t", "round/1")
         journal.pay("t", "round/1", 7, accepted=True)
-        assert syncs[8:] == ["NORMAL"] * 3
-        reserve(journal, entry("round/2"))
-        assert syncs[-1] == "FULL"
+        assert len(commits) == 8
+        assert journal.offer("t", 1) == offer
+        with Journal(path, read_only=True) as beside:
+            assert beside.offer("t", 1) is None
+            reserve(journal, entry("round/2"))
+            assert len(commits) == 9 and beside.offer("t", 1) == offer
+
+
+def test_receipts_without_a_further_release_are_written_at_the_end(path: Path) -> None:
+    offer = SeenOffer(round_number=1, model_version=0, model_digest="m", reward_micro=7, total=0.3)
+    with Journal(path) as journal:
+        journal.save_membership(MEMBERSHIP)
+        journal.remember_offer("t", offer)
+    with Journal(path) as journal:
+        assert journal.offer("t", 1) == offer
+        journal.remember_offer("t", SeenOffer(**vars(offer) | {"round_number": 2}))
+        journal.flush()
+        with Journal(path, read_only=True) as beside:
+            assert beside.offer("t", 2) is not None
+
+
+def test_a_refused_change_leaves_the_changes_before_it(path: Path) -> None:
+    offer = SeenOffer(round_number=1, model_version=0, model_digest="m", reward_micro=7, total=0.3)
+    with Journal(path) as journal:
+        journal.save_membership(MEMBERSHIP)
+        journal.remember_offer("t", offer)
+        with pytest.raises(JournalError):
+            journal.spend("t", "round/9", digest="abc", payload=b"bytes")
+        reserve(journal, entry())
+    with Journal(path) as journal:
+        assert journal.offer("t", 1) == offer and journal.entries() == [entry()]
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 1e9), st.booleans(), st.booleans()), max_size=30), st.floats(1e-3, 1e10))
+def test_the_running_account_is_the_account_of_all_releases_bit_for_bit(
+    drawn: list[tuple[float, bool, bool]], lifetime_rho: float
+) -> None:
+    running, kept = RunningAccount(), []
+    for number, (rho, stays, proven) in enumerate(drawn):
+        # A tenth in binary has many digits: sums of such numbers are rounded.
+        release = Release(name=f"t/{number}", mechanism="m", rho=rho / 10 if proven else 0.0, proven_rho=rho / 10)
+        running.add(release)
+        if stays:
+            kept.append(release)
+        else:
+            running.remove(release)
+    whole, sums = (
+        PrivacyAccount(lifetime_rho=lifetime_rho, releases=tuple(kept)),
+        running.account(lifetime_rho=lifetime_rho),
+    )
+    assert (sums.spent_rho, sums.limited, sums.remaining_rho) == (whole.spent_rho, whole.limited, whole.remaining_rho)
+    extra = Release(name="extra", mechanism="m", rho=0.1, proven_rho=0.1)
+    assert _charged(sums, extra) == _charged(whole, extra)
+
+
+def _charged(account: PrivacyAccount, release: Release) -> float | str:
+    try:
+        return account.charge(release).spent_rho
+    except LifetimeExceeded as error:
+        return str(error)
+
+
+@pytest.mark.slow
+def test_a_round_reads_no_more_of_a_long_journal_than_of_a_short_one(path: Path) -> None:
+    """SQLite's own steps are counted: they grow with every row that it reads, found or not."""
+    with Journal(path) as journal:
+        journal.save_membership(MEMBERSHIP)
+        steps = [_steps_of_round(journal, number) for number in range(1, 401)]
+    # A deeper tree costs a few steps more.
+    assert max(steps[-20:]) <= 1.2 * max(steps[10:30])
+
+
+def _steps_of_round(journal: Journal, number: int) -> int:
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    journal._file._opened.set_progress_handler(step, 1)
+    name = f"round/{number}"
+    journal.latest_offer("t")
+    journal.remember_offer(
+        "t", SeenOffer(round_number=number, model_version=0, model_digest="m", reward_micro=7, total=0.3)
+    )
+    for unpaid in journal.unfinished("t"):
+        journal.pay("t", unpaid.release, 5, accepted=True)
+    reserve(journal, entry(name))
+    journal.spend("t", name, digest=name, payload=b"bytes")
+    journal.acknowledge("t", name)
+    journal._file._opened.set_progress_handler(None, 0)
+    assert [one.release for one in journal.unfinished("t")] == [name]
+    return steps
 
 
 def _source(membership: Membership) -> str:
@@ -143,7 +242,7 @@ def test_a_second_reservation_of_a_release_is_refused_and_changes_nothing(path: 
         reserve(journal, entry())
         with pytest.raises(DuplicateRelease):
             reserve(journal, entry(rho=0.01))
-        with pytest.raises(JournalError):
+        with pytest.raises(DuplicateRelease):
             journal.reserve(entry(rho=0.01), account=stale)
         assert journal.entries() == [entry()]
 
@@ -176,7 +275,7 @@ def test_a_profile_and_its_charge_are_written_together_or_not_at_all(path: Path)
         assert journal.memberships() == [MEMBERSHIP] and journal.entries() == []
         stale = journal.account()
         journal.save_profile(profiled, entry("histogram"), account=stale)
-        with pytest.raises(JournalError):
+        with pytest.raises(DuplicateRelease):
             journal.save_profile(MEMBERSHIP, entry("histogram"), account=stale)
         assert journal.memberships() == [profiled] and len(journal.entries()) == 1
 
