@@ -48,7 +48,7 @@ def run(images: None, project: str, tmp_path_factory: pytest.TempPathFactory) ->
     with cleaned_up(Testbed(project, environment=settings)) as testbed:
         testbed.done("up", "-d")
         coordinator, clients = testbed.one("coordinator"), testbed.containers("client")
-        wait_until(lambda: all("label distance" in client.log() for client in clients), "the selection is made")
+        wait_until(lambda: all(": label distance" in client.log() for client in clients), "the selection is made")
         selected = [client for client in clients if "selected: label distance" in client.log()]
         (refused,) = set(clients) - set(selected)
         states = {client.name: status(client) for client in (coordinator, *clients)}

@@ -36,7 +36,7 @@ def test_a_task_survives_the_death_of_either_coordinator_during_a_round(
     with cleaned_up(Testbed(project, overlays=("postgres",), environment=settings)) as testbed:
         testbed.done("up", "-d")
         clients = testbed.containers("client")
-        wait_until(lambda: all("label distance" in client.log() for client in clients), "the selection is made")
+        wait_until(lambda: all(": label distance" in client.log() for client in clients), "the selection is made")
         frozen = next(client for client in clients if "selected: label distance" in client.log())
         outlive(testbed.one("coordinator-2"), frozen)
         outlive(testbed.one("coordinator"), frozen)

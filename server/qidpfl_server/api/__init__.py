@@ -9,6 +9,7 @@ openapi, json  the OpenAPI document, strict JSON bodies
 uploads        vectors in request bodies, streamed to disk
 batching       requests that share one piece of work
 caches         models and results kept in memory
-limits, http_protocol, metrics   limits on requests, timeouts of connections, Prometheus metrics
+limits, metrics   limits on requests, Prometheus metrics
+fast_path      the short way of the operations of every round
 routes         one module per resource
 """

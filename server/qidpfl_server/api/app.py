@@ -17,6 +17,7 @@ from ..store.store import Store
 from . import errors
 from .auth import CallerCache
 from .context import Context
+from .fast_path import FastPath
 from .limits import RequestLimits
 from .metrics import Metrics
 from .openapi import DocumentedApp
@@ -89,13 +90,15 @@ def create_app(
     # Routes match in this order: `/clients/me` before `/clients/{client_id}`, `/rounds/current` before a number.
     for router in (clients.router, rounds.router, models.router, tasks.router, tokens.router, operations.router):
         app.include_router(router)
-    app.add_middleware(
-        RequestLimits,
-        metrics=metrics,
-        secrets=secrets,
-        callers=app.state.callers,
-        rates=rates,
-        max_requests=settings.max_requests,
-        max_requests_per_client=settings.max_requests_per_client,
+    app.put_behind(
+        lambda inner: RequestLimits(
+            FastPath(inner, app, app.state.context, app.state.callers),
+            metrics=metrics,
+            secrets=secrets,
+            callers=app.state.callers,
+            rates=rates,
+            max_requests=settings.max_requests,
+            max_requests_per_client=settings.max_requests_per_client,
+        )
     )
     return app

@@ -138,12 +138,16 @@ async def identify(request: Request, context: Ctx, callers: Callers, credentials
     """The caller of a request, or 401."""
     if credentials is None:
         raise RequestRefused(ErrorCode.UNAUTHENTICATED)
-    token = credentials.credentials
+    return await identify_token(context, callers, credentials.credentials, certificate_of(request))
+
+
+async def identify_token(context: Context, callers: CallerCache, token: str, certificate: str | None) -> Caller:
+    """The caller with a token, on a connection with this certificate, or 401."""
     if same_secret(token, context.secrets.admin):
         return Caller(CallerRole.ADMIN)
     if same_secret(token, context.secrets.viewer):
         return Caller(CallerRole.VIEWER)
-    token_hash, certificate = hash_secret(token), certificate_of(request)
+    token_hash = hash_secret(token)
     caller = callers.get(token_hash)
     if caller is None or not caller.is_valid(certificate, context.now()):
         generation = callers.generation

@@ -1,27 +1,30 @@
-"""In-memory caches of answers: model bytes while they are being sent, and the results of settled rounds."""
+"""In-memory caches of answers: model bytes, and the results of settled rounds."""
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from weakref import WeakValueDictionary
 
 import anyio.to_thread
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from qidpfl_shared.protocol.messages import RoundResult, RoundState
 
 _CHUNK_BYTES = 64 * 1024
+# The largest download that is kept after its last request.
+_KEPT_BYTES = 16 << 20
 # Clients ask for the round that was just settled; a few tasks may settle at the same time.
 _SETTLED_ROUNDS = 16
 
 
 class Download:
-    """Bytes that at least one request is sending."""
+    """Bytes that requests send."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
 
-    async def chunks(self) -> AsyncIterator[memoryview]:
+    def chunks(self) -> Iterator[memoryview]:
         """All bytes in chunks; a slow reader keeps one chunk in its buffer, not a copy of the model."""
         view = memoryview(self.data)
         for start in range(0, len(view), _CHUNK_BYTES):
@@ -29,26 +32,50 @@ class Download:
 
 
 class DownloadCache:
-    """One copy of the bytes for all requests that send them at the same time; freed with the last of them."""
+    """One copy of the bytes for all requests that send them at the same time.
+
+    The latest one is kept unless it is large, because all clients ask for the same model, one after the other. All
+    others are freed with the last request that sends them.
+    """
 
     def __init__(self) -> None:
         self._by_key: WeakValueDictionary[Hashable, Download] = WeakValueDictionary()
+        self._latest: Download | None = None
         self._loading = asyncio.Lock()
 
     async def get(self, key: Hashable, load: Callable[[], bytes]) -> Download:
         """The bytes of a key: shared with requests that send them now, else loaded in a thread."""
+        if (found := self._by_key.get(key)) is not None:
+            return found
         async with self._loading:
             found = self._by_key.get(key)
             if found is None:
+                self._latest = None
                 found = Download(await anyio.to_thread.run_sync(load))
                 self._by_key[key] = found
+                if len(found.data) <= _KEPT_BYTES:
+                    self._latest = found
             return found
 
 
-def download_response(download: Download, headers: dict[str, str]) -> Response:
-    """A streaming response with the bytes of a download."""
-    headers = headers | {"Content-Length": str(len(download.data))}
-    return StreamingResponse(download.chunks(), media_type="application/octet-stream", headers=headers)
+class DownloadResponse(Response):
+    """The bytes of a download, sent as the client reads them."""
+
+    media_type = "application/octet-stream"
+
+    def __init__(self, download: Download, headers: dict[str, str]) -> None:
+        super().__init__(headers=headers | {"Content-Length": str(len(download.data))})
+        self._download = download
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        left = len(self._download.data)
+        for chunk in self._download.chunks():
+            left -= len(chunk)
+            # It returns when the client has read enough of the chunks before; at once if the client has gone.
+            await send({"type": "http.response.body", "body": chunk, "more_body": left > 0})
+        if not self._download.data:
+            await send({"type": "http.response.body", "body": b""})
 
 
 def etag_matches(if_none_match: str, etag: str) -> bool:

@@ -21,10 +21,9 @@ from ..store.store import RoundKey, Store
 from ..store.transaction import Transaction
 from .batching import RequestBatcher
 from .caches import DownloadCache, SettledRoundCache
-from .enrolment_limits import EnrolmentLimits
 from .health import SharedAnswer
 from .metrics import Metrics
-from .rates import CallerRates
+from .rates import CallerRates, EnrolmentLimits
 from .uploads import UploadReceiver
 
 Result = TypeVar("Result")

@@ -5,7 +5,7 @@ Long polls do not count as requests at once. Health, readiness and metrics are a
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,6 +25,7 @@ from .errors import problem_response
 from .json import json_limits
 from .metrics import Metrics
 from .rates import CallerRates
+from .security_headers import security_headers
 
 # Paths that take vectors end like this. All other bodies are small JSON.
 UPLOAD_PATHS = ("/update", "/models/0")
@@ -69,8 +70,86 @@ class RequestKind:
         return None if self.token is None else hash_secret(self.token.decode("latin-1"))
 
 
+class _Exchange:
+    """One request and its answer, as the application sees them. One object, because each layer costs every request."""
+
+    __slots__ = (
+        "_body_bytes",
+        "_complete",
+        "_limits",
+        "_receive",
+        "_request_id",
+        "_scope",
+        "_send",
+        "lane",
+        "largest_body",
+        "status",
+    )
+
+    def __init__(self, limits: "RequestLimits", scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        self._limits = limits
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._request_id = request_id
+        self._complete = False
+        self._body_bytes = 0
+        self.status = 0
+        # The lane that counts the request; None while no lane does.
+        self.lane: Lane | None = None
+        self.largest_body: int | None = None
+
+    async def receive(self) -> Message:
+        """The next part of the body. A request does not count while the server waits for its bytes.
+
+        A body is refused once it is too large: Content-Length may be missing.
+        """
+        if self.lane is None or self._complete:
+            message = await self._receive()
+        else:
+            with self._limits.waiting(self.lane):
+                message = await self._receive()
+            self._complete = not message.get("more_body", False)
+            if self._complete and self._limits.is_beyond(self.lane):
+                raise HTTPException(429)
+        if self.largest_body is not None:
+            self._body_bytes += len(message.get("body", b""))
+            if self._body_bytes > self.largest_body:
+                raise HTTPException(413)
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer. A request does not count while the server waits for the client to read."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self._limits.count_answer(self._scope["method"], self.status)
+            headers = list(message.get("headers", ()))
+            added = security_headers(self._scope, headers)
+            headers += ((REQUEST_ID_HEADER, self._request_id.encode()), *added)
+            message = {**message, "headers": headers}
+        elif self.lane is not None and message.get("more_body", False):
+            with self._limits.waiting(self.lane):
+                await self._send(message)
+            return
+        await self._send(message)
+
+
+class _Waiting:
+    """A request of a lane that waits for its client: it does not count meanwhile."""
+
+    def __init__(self, running: dict[Lane, int], lane: Lane) -> None:
+        self._running = running
+        self._lane = lane
+
+    def __enter__(self) -> None:
+        self._running[self._lane] -= 1
+
+    def __exit__(self, *_: object) -> None:
+        self._running[self._lane] += 1
+
+
 class RequestLimits:
-    """ASGI middleware without a request object, so that it does not buffer bodies and streams."""
+    """ASGI application in front of another one, without a request object, so that it does not buffer bodies."""
 
     def __init__(
         self,
@@ -91,65 +170,70 @@ class RequestLimits:
         self._limits = {Lane.HEALTH: math.inf, Lane.OPERATOR: _OPERATOR_REQUESTS, Lane.CLIENT: max_requests}
         self._per_client = max_requests_per_client
         self._running = dict.fromkeys(Lane, 0)
+        self._waiting = {lane: _Waiting(self._running, lane) for lane in Lane}
         self._by_caller: dict[tuple[bytes, bool], int] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         request_id = new_request_id()
         client = scope.get("client")
         # All that is logged while the request is answered names it.
         structlog.contextvars.bind_contextvars(request_id=request_id, client=client and client[0])
-        send = self._measured(scope, _named(send, request_id))
+        exchange = _Exchange(self, scope, receive, send, request_id)
         kind, host = self._kind(scope), client[0] if client else ""
         if kind.lane is Lane.CLIENT:
-            await self._answer_client(kind, host, scope, receive, send)
+            await self._answer_client(kind, host, scope, receive, exchange)
         elif kind.lane is Lane.OPERATOR or await self._may_ask_health(host, scope, receive):
-            await self._answer(kind, scope, receive, send)
+            await self._answer(kind, scope, exchange)
 
-    async def _answer_client(self, kind: RequestKind, host: str, scope: Scope, receive: Receive, send: Send) -> None:
+    def count_answer(self, method: str, status: int) -> None:
+        """Count an answer in the metrics."""
+        self._metrics.count_request(method, status)
+
+    def waiting(self, lane: Lane) -> AbstractContextManager[None]:
+        """A block in which a request of this lane does not count."""
+        return self._waiting[lane]
+
+    def is_beyond(self, lane: Lane) -> bool:
+        """Whether more requests of this lane run than may."""
+        return self._running[lane] > self._limits[lane]
+
+    async def _answer_client(
+        self, kind: RequestKind, host: str, scope: Scope, receive: Receive, exchange: _Exchange
+    ) -> None:
         """Answer a request of a client or an outsider if its rate allows it."""
         token_hash = kind.token_hash
         ticket = self._rates.count(token_hash, host)
         if ticket.wait_s:
             _log.warning("rate_limited", of="client" if ticket.address is None else "address")
             if await _held_back(scope, receive, min(ticket.wait_s, _LONGEST_PAUSE_S)):
-                await _too_many(math.ceil(ticket.wait_s))(scope, receive, send)
+                await _too_many(math.ceil(ticket.wait_s))(scope, receive, exchange.send)
             return
         if RESERVED in scope:
-            await _too_many(1)(scope, receive, send)
+            await _too_many(1)(scope, receive, exchange.send)
             return
-        status = 0
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
         try:
-            await self._answer(kind, scope, receive, send if ticket.address is None else noted)
+            await self._answer(kind, scope, exchange)
         finally:
-            self._rates.settle(ticket, token_hash, status)
+            self._rates.settle(ticket, token_hash, exchange.status)
 
     async def _may_ask_health(self, host: str, scope: Scope, receive: Receive) -> bool:
         """Whether the caller still waits for its answer, which comes late to an address that asks too often."""
         wait_s = self._rates.count_health(host)
         return not wait_s or await _held_back(scope, receive, min(wait_s, _LONGEST_HEALTH_PAUSE_S))
 
-    async def _answer(self, kind: RequestKind, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, kind: RequestKind, scope: Scope, exchange: _Exchange) -> None:
+        receive, send = exchange.receive, exchange.send
         if self._is_full(kind):
             await _too_many(1)(scope, receive, send)
             return
         with self._counted(kind):
             if not kind.is_long_poll:
-                receive, send = self._uncounted(kind.lane, receive), self._unread(kind.lane, send)
+                exchange.lane = kind.lane
             if not scope["path"].endswith(UPLOAD_PATHS):
-                limit = json_limits(scope["path"]).size
+                exchange.largest_body = limit = json_limits(scope["path"]).size
                 if (error := _header_error(scope, limit)) is not None:
                     await problem_response(error)(scope, receive, send)
                     return
-                receive = _bounded(receive, limit)
             await self._app(scope, receive, send)
 
     def _kind(self, scope: Scope) -> RequestKind:
@@ -193,51 +277,6 @@ class RequestLimits:
                 if not self._by_caller[caller]:
                     del self._by_caller[caller]
 
-    def _uncounted(self, lane: Lane, receive: Receive) -> Receive:
-        """The same body. A request does not count while the server waits for its bytes."""
-        complete = False
-
-        async def uncounted() -> Message:
-            nonlocal complete
-            if complete:
-                return await receive()
-            with self._waiting(lane):
-                message = await receive()
-            complete = not message.get("more_body", False)
-            if complete and self._running[lane] > self._limits[lane]:
-                raise HTTPException(429)
-            return message
-
-        return uncounted
-
-    def _unread(self, lane: Lane, send: Send) -> Send:
-        """The same answer. A request does not count while the server waits for the client to read."""
-
-        async def unread(message: Message) -> None:
-            if not message.get("more_body", False):
-                await send(message)
-                return
-            with self._waiting(lane):
-                await send(message)
-
-        return unread
-
-    @contextmanager
-    def _waiting(self, lane: Lane) -> Iterator[None]:
-        self._running[lane] -= 1
-        try:
-            yield
-        finally:
-            self._running[lane] += 1
-
-    def _measured(self, scope: Scope, send: Send) -> Send:
-        async def measured(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self._metrics.requests.labels(scope["method"], message["status"]).inc()
-            await send(message)
-
-        return measured
-
 
 async def _held_back(scope: Scope, receive: Receive, pause_s: float) -> bool:
     """Wait before an answer; False if the caller leaves first. A new connection may take the place of this one."""
@@ -253,18 +292,6 @@ def _too_many(retry_after_s: int) -> JSONResponse:
     return problem_response(ErrorCode.TOO_MANY_REQUESTS, retry_after_s=retry_after_s)
 
 
-def _named(send: Send, request_id: str) -> Send:
-    """The same answer with its request id."""
-    header = (REQUEST_ID_HEADER, request_id.encode())
-
-    async def named(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), header]}
-        await send(message)
-
-    return named
-
-
 def _header_error(scope: Scope, limit: int) -> ErrorCode | None:
     """The error that the headers of a JSON request already show."""
     headers = dict(scope["headers"])
@@ -272,18 +299,3 @@ def _header_error(scope: Scope, limit: int) -> ErrorCode | None:
         return ErrorCode.UNSUPPORTED_MEDIA_TYPE
     length = headers.get(b"content-length", b"0")
     return ErrorCode.BODY_TOO_LARGE if length.isdigit() and int(length) > limit else None
-
-
-def _bounded(receive: Receive, limit: int) -> Receive:
-    """The same body, refused once it is too large: Content-Length may be missing."""
-    received = 0
-
-    async def bounded() -> Message:
-        nonlocal received
-        message = await receive()
-        received += len(message.get("body", b""))
-        if received > limit:
-            raise HTTPException(413)
-        return message
-
-    return bounded

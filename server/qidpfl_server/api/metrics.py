@@ -16,6 +16,7 @@ class Metrics:
         self.requests = Counter(
             "qidpfl_requests_total", "answered requests", ["method", "status"], registry=self.registry
         )
+        self._by_answer: dict[tuple[str, int], Counter] = {}
         self.in_flight = Gauge("qidpfl_requests_in_flight", "requests being answered", registry=self.registry)
         self.waiting = Gauge("qidpfl_long_polls", "clients waiting for an announcement", registry=self.registry)
         self.settlement = Histogram(
@@ -30,6 +31,13 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
+
+    def count_request(self, method: str, status: int) -> None:
+        """Count an answered request. Its counter is kept: to find it by its labels takes longer than to count."""
+        counter = self._by_answer.get((method, status))
+        if counter is None:
+            counter = self._by_answer[method, status] = self.requests.labels(method, status)
+        counter.inc()
 
     def observe_settlement(self, timing: Timing) -> None:
         """Record the times of a round that this process settled."""

@@ -1,26 +1,35 @@
 """The OpenAPI document: errors under their own media type, and answers with examples."""
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE
-
-from .security_headers import SecurityHeaders
 
 _JSON = "application/json"
 
 
 class DocumentedApp(FastAPI):
-    """Adds security headers, and moves error models to problem+json in the document.
+    """An application behind an edge of its own, which moves error models to problem+json in the document.
 
     FastAPI puts error models under the media type of a success.
     """
 
-    def build_middleware_stack(self) -> ASGIApp:
-        """Outside of all other middleware, so that the answer to an unexpected error has the headers too."""
-        return SecurityHeaders(super().build_middleware_stack())
+    # What is in front of the whole application, also of its answer to an unexpected error.
+    edge: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.edge is None or scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        scope["app"] = self
+        await self.edge(scope, receive, send)
+
+    def put_behind(self, edge: Callable[[ASGIApp], ASGIApp]) -> None:
+        """Let all requests pass `edge`, which gets the application without it."""
+        self.edge = edge(super().__call__)
 
     def openapi(self) -> dict[str, Any]:
         """The document; it is built once."""

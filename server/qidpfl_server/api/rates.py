@@ -4,10 +4,15 @@ A request above the rate costs no more than its header: it reaches neither the r
 comes late, and the later the more of them there are, so that a caller who ignores the answers gets few of them.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
+
+from qidpfl_shared.protocol.errors import ErrorCode
+
+from ..errors import CoordinatorError
 
 # Seconds of the rate that may be used at once.
 _BURST_S = 10.0
@@ -18,6 +23,8 @@ _MAX_KNOWN_TOKENS = 100_000
 _WRONG_CREDENTIALS_COST = 4
 # Health, readiness and metrics for each address: a prober asks every few seconds.
 _HEALTH_PER_S = 50.0
+# Enrolments with a wrong code, for each address.
+_WRONG_CODES_PER_S = 2.0
 
 
 @dataclass
@@ -121,6 +128,40 @@ class CallerRates:
             self._addresses.adjust(ticket.address, 1)
         elif status in (401, 429):
             self._addresses.adjust(ticket.address, 1 - _WRONG_CREDENTIALS_COST)
+
+
+class TooManyEnrolments(CoordinatorError):
+    """The client must wait before it tries to enrol again."""
+
+    code = ErrorCode.TOO_MANY_REQUESTS
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__("too many enrolments; wait before the next one")
+        self.retry_after_s = math.ceil(wait_s)
+
+
+class EnrolmentLimits:
+    """Limits enrolments per task, and wrong codes per address.
+
+    The code is checked first. So outsiders who guess codes cannot keep out clients of the same address that have one,
+    and no guess reaches a writing transaction.
+    """
+
+    def __init__(self, per_s: float) -> None:
+        self._tasks = AttemptRate(per_s)
+        self._addresses = AttemptRate(_WRONG_CODES_PER_S)
+
+    def count(self, task_id: str) -> None:
+        """Count an attempt with a code of this task. Raises `TooManyEnrolments`."""
+        self._require(self._tasks.take(task_id))
+
+    def count_wrong_code(self, address: str) -> None:
+        """Count an attempt with a wrong code from this address. Raises `TooManyEnrolments`."""
+        self._require(self._addresses.take(network_of(address)))
+
+    def _require(self, wait_s: float) -> None:
+        if wait_s:
+            raise TooManyEnrolments(wait_s)
 
 
 def network_of(host: str) -> str:

@@ -1,6 +1,8 @@
 """Security headers of every answer, as raw bytes: also of errors outside the application."""
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from collections.abc import Iterable
+
+from starlette.types import Scope
 
 Header = tuple[bytes, bytes]
 
@@ -25,34 +27,16 @@ _KEEP: Header = (b"cache-control", b"private, no-cache")
 _HTTPS: Header = (b"strict-transport-security", b"max-age=31536000")
 
 _PLAIN = (*_ALWAYS, _NO_CONTENT, _NO_STORE)
+_PLAIN_HTTPS = (*_PLAIN, _HTTPS)
 
 
 def refusal_headers(*, https: bool) -> tuple[Header, ...]:
     """The headers of an answer that does not come from the application."""
-    return (*_PLAIN, _HTTPS) if https else _PLAIN
+    return _PLAIN_HTTPS if https else _PLAIN
 
 
-class SecurityHeaders:
-    """Adds the headers to every answer of an application. It reads no body."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = list(message.get("headers", ()))
-                message = {**message, "headers": [*headers, *_headers(scope, headers)]}
-            await send(message)
-
-        await self._app(scope, receive, with_headers)
-
-
-def _headers(scope: Scope, answer: list[Header]) -> tuple[Header, ...]:
+def security_headers(scope: Scope, answer: Iterable[Header]) -> tuple[Header, ...]:
+    """What is added to the headers of an answer of the application."""
     https = scope.get("scheme") == "https"
     if scope["path"] not in _DOCS_PATHS and not any(name == b"etag" for name, _ in answer):
         return refusal_headers(https=https)

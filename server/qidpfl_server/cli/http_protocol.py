@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol with the limits that uvicorn does not have: time, size of the header, waiting requests."""
 
 import hashlib
-from asyncio import TimerHandle
+from asyncio import BaseTransport, BufferedProtocol, TimerHandle
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,6 +57,8 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._rate_check: TimerHandle | None = None
         self._request = _RequestBytes()
         self._unparsed, self._parsed = b"", 0
+        # How much a transport may read at once.
+        self.read_bytes = _READ_BYTES
         self._reading: _HeldFlow
         self._running: Any = None
         self._refusal: ErrorCode | None = None
@@ -66,7 +68,6 @@ class DeadlineProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._certificate = _fingerprint(transport)
         self.flow = self._reading = _HeldFlow(transport)
-        self._read_at_once(_READ_BYTES)
         self.slot.on_close(transport.abort)
         if self.slot.reserved:
             self.header_timeout_s = min(self.header_timeout_s, _RESERVED_TIMEOUT_S)
@@ -141,7 +142,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         length = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         self._request.end_header(length)
         if length > _READ_BYTES:
-            self._read_at_once(_BODY_READ_BYTES)
+            self.read_bytes = _BODY_READ_BYTES
         if self._certificate is not None:
             self.scope[CERTIFICATE] = self._certificate  # type: ignore[literal-required]
         self.scope[CONNECTION] = self.slot  # type: ignore[literal-required]
@@ -163,7 +164,7 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._request = _RequestBytes()
         self._expect(None)
         self.slot.set_idle(False)
-        self._read_at_once(_READ_BYTES)
+        self.read_bytes = _READ_BYTES
         super().on_message_complete()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
@@ -185,10 +186,6 @@ class DeadlineProtocol(HttpToolsProtocol):
             self.pipeline.clear()
             self.cycle = self._running
         self._unparsed, self._parsed = b"", 0
-
-    def _read_at_once(self, size: int) -> None:
-        """Limit what asyncio reads at once. It has no public way to do this; other transports ignore it."""
-        self.transport.max_size = size  # type: ignore[attr-defined]
 
     # --- refusals ----------------------------------------------------------------------------------------------------
 
@@ -258,6 +255,41 @@ class DeadlineProtocol(HttpToolsProtocol):
             self._refuse(ErrorCode.REQUEST_TIMEOUT)
         elif not self.transport.is_closing():
             self.transport.close()
+
+
+# One buffer for all connections: every event loop reads into it and hands it over in the same step.
+_BUFFER = memoryview(bytearray(_BODY_READ_BYTES))
+
+
+class BoundedReads(BufferedProtocol):
+    """Passes on to a protocol what its transport reads, at most `read_bytes` at once.
+
+    A transport chooses the size itself for a protocol that is not buffered: 256 kB, with every kind of event loop.
+    """
+
+    def __init__(self, protocol: DeadlineProtocol) -> None:
+        self._protocol = protocol
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _BUFFER[: self._protocol.read_bytes]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._protocol.data_received(bytes(_BUFFER[:nbytes]))
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        self._protocol.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._protocol.connection_lost(exc)
+
+    def eof_received(self) -> None:
+        self._protocol.eof_received()
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
 
 
 def _fingerprint(transport: Any) -> str | None:

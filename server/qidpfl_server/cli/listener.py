@@ -10,7 +10,7 @@ from qidpfl_shared.protocol.errors import ErrorCode
 
 from ..logs import LimitedLog
 from .connections import Connections, Slot
-from .http_protocol import DeadlineProtocol, refusal
+from .http_protocol import BoundedReads, DeadlineProtocol, refusal
 
 _BACKLOG = 2048
 _ACCEPTED_AT_ONCE = 64
@@ -121,7 +121,7 @@ class Listener:
         protocol = self._make_protocol()
         protocol.slot = slot
         try:
-            await self._loop.connect_accepted_socket(lambda: protocol, connection, **self._tls)
+            await self._loop.connect_accepted_socket(lambda: BoundedReads(protocol), connection, **self._tls)
         except (OSError, TimeoutError, asyncio.CancelledError) as error:
             if isinstance(error, ssl.SSLCertVerificationError):
                 _log.warning("certificate_refused", reason=error.verify_message)

@@ -114,12 +114,22 @@ def serve(
         prepare()
         _prepare_evaluation(store, evaluators)
         try:
-            asyncio.run(_serve(settings, store, secrets, evaluators, rules, exit_when_finished=exit_when_finished))
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(_serve(settings, store, secrets, evaluators, rules, exit_when_finished=exit_when_finished))
         except SystemExit as error:
             # uvicorn has logged the reason.
             raise CoordinatorError(f"cannot listen on {settings.host}:{settings.port}") from error
     if exit_when_finished:
         store.read(_require_good_ends)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop takes about a tenth less processor time per request than asyncio. It does not exist for every platform."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 async def _serve(

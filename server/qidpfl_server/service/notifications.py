@@ -15,18 +15,42 @@ _log = structlog.get_logger()
 
 
 class TaskChannel:
-    """The cached state of one task, and the event that its next version sets."""
+    """The cached state of one task, and the requests that wait for a later one."""
 
     def __init__(self) -> None:
         self.state: AnnouncementState | None = None
-        self.changed = asyncio.Event()
         self.reading = asyncio.Lock()
+        # What each waiting request knows: round and attempt; None if it waits for any change.
+        self._waiting: dict[asyncio.Future[None], tuple[int, int] | None] = {}
 
-    def wake_all(self, state: AnnouncementState | None) -> None:
-        """Replace the state and wake all waiting requests."""
+    async def wait(self, timeout_s: float, known: tuple[int, int] | None) -> None:
+        """Return when there is something later than `known`, after the timeout, or when all are woken."""
+        loop = asyncio.get_running_loop()
+        woken = loop.create_future()
+        self._waiting[woken] = known
+        timer = loop.call_later(timeout_s, _wake, woken)
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            del self._waiting[woken]
+
+    def replace_state(self, state: AnnouncementState | None) -> None:
+        """Replace the state and wake the requests to which it says something new."""
         self.state = state
-        self.changed.set()
-        self.changed = asyncio.Event()
+        for woken, known in self._waiting.items():
+            if known is None or state is None or state.task.ended or state.is_newer_than(known):
+                _wake(woken)
+
+    def wake_all(self) -> None:
+        """Wake all waiting requests."""
+        for woken in self._waiting:
+            _wake(woken)
+
+
+def _wake(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 class ChangeNotifier:
@@ -66,7 +90,7 @@ class ChangeNotifier:
         self._closing = True
         self._wake.set()
         for channel in self._channels.values():
-            channel.changed.set()
+            channel.wake_all()
 
     async def current(self, task_id: str) -> AnnouncementState | None:
         """The state of a task, read from the store at the first request. None if there is no such task."""
@@ -77,16 +101,13 @@ class ChangeNotifier:
                 self._channels.pop(task_id, None)
         return channel.state
 
-    async def wait(self, task_id: str, timeout_s: float) -> None:
-        """Return when the task has changed, after the timeout, or when the server stops."""
-        channel = self._channels.setdefault(task_id, TaskChannel())
-        if self._closing:
-            return
-        try:
-            async with asyncio.timeout(timeout_s):
-                await channel.changed.wait()
-        except TimeoutError:
-            return
+    async def wait(self, task_id: str, timeout_s: float, known: tuple[int, int] | None = None) -> None:
+        """Return when the task has changed, after the timeout, or when the server stops.
+
+        A caller that knows an announcement, by its round and attempt, is not woken by changes that announce nothing.
+        """
+        if not self._closing:
+            await self._channels.setdefault(task_id, TaskChannel()).wait(timeout_s, known)
 
     async def run(self) -> None:
         """Refresh changed tasks until closed; look for changes of other processes once a second. Sets `ended`."""
@@ -121,7 +142,7 @@ class ChangeNotifier:
                     raise
                 # The requests that wait for it repeat their read and get the error. Other tasks go on.
                 _log.error("task_unreadable", task=task_id, reason=str(error))
-                channel.wake_all(None)
+                channel.replace_state(None)
         if stale:
             self._notify(stale)
 
@@ -142,7 +163,7 @@ class ChangeNotifier:
         async with channel.reading:
             if first and channel.state is not None:
                 return
-            channel.wake_all(
+            channel.replace_state(
                 await anyio.to_thread.run_sync(self._store.read, lambda tx: announcement_state(tx, task_id))
             )
 

@@ -205,6 +205,15 @@ def round_result(tx: Transaction, task: Task, round_number: int) -> RoundResult:
     )
 
 
+def last_closed_round(tx: Transaction, task: Task) -> int | None:
+    """The number of the latest round that is not open. None before the end of the first."""
+    latest = tx.rounds.latest(task.task_id)
+    if latest is None:
+        return None
+    number = latest.round_number - (latest.state is RoundState.OPEN)
+    return number or None
+
+
 def as_seen_by(result: RoundResult, client_id: str) -> RoundResult:
     """The result for one client: the totals and its own part."""
     own = next((part for part in result.clients or () if part.client_id == client_id), None)

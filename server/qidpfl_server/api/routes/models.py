@@ -21,7 +21,7 @@ from ...service.tasks import give_initial_model, known_initial_model
 from ...service.views import model_info
 from ...store.transaction import Transaction
 from ..auth import Admin, Reader, TaskId
-from ..caches import download_response, etag_matches
+from ..caches import DownloadResponse, etag_matches
 from ..context import Context, Ctx
 from ..errors import responses
 from ..uploads import CONTENT_DIGEST, VECTOR_BODY, check_headers
@@ -58,7 +58,7 @@ async def export_model(context: Ctx, caller: Reader, task_id: TaskId, version: V
     def load() -> bytes:
         return safetensors_bytes(task.spec, context.store.blobs.get(model.digest))
 
-    return download_response(await context.downloads.get((task_id, version), load), {})
+    return DownloadResponse(await context.downloads.get((task_id, version), load), {})
 
 
 @router.get(
@@ -80,13 +80,15 @@ async def get_model(
     if_none_match: Annotated[str, Header(max_length=1000, description="ETags of copies that the caller has")] = "",
 ) -> Response:
     """The flat float32 vector of a version, with its Content-Digest."""
-    _, model = await _task_and_model(context, task_id, version)
+    model = await _announced_model(context, task_id, version)
+    if model is None:
+        _, model = await _task_and_model(context, task_id, version)
     etag = f'"{model.digest}"'
     if etag_matches(if_none_match, etag):
         return Response(status_code=304, headers={"ETag": etag})
     download = await context.downloads.get(model.digest, partial(context.store.blobs.get, model.digest))
     digest = base64.b64encode(bytes.fromhex(model.digest)).decode()
-    return download_response(download, {"Content-Digest": f"sha-256=:{digest}:", "ETag": etag})
+    return DownloadResponse(download, {"Content-Digest": f"sha-256=:{digest}:", "ETag": etag})
 
 
 @router.put(
@@ -131,6 +133,16 @@ async def put_initial_model(
         failpoint("model.after_commit")
         _log.info("admin_action", action="initial_model", task=task_id)
     return model_info(task, known)
+
+
+async def _announced_model(context: Context, task_id: str, version: int) -> Model | None:
+    """The model that the open round starts from, if it has this version. It is known without a read of the store.
+
+    Such a model is kept for as long as its round is open, and cannot be replaced.
+    """
+    announced = await context.notifier.current(task_id)
+    base = None if announced is None else announced.base
+    return base if base is not None and base.version == version else None
 
 
 async def _task_and_model(context: Context, task_id: str, version: int) -> tuple[Task, Model]:

@@ -30,7 +30,8 @@ from ...service.rounds.submissions import (
     declare_budgets,
     void_update,
 )
-from ...service.views import AnnouncementState, as_seen_by, round_result
+from ...service.views import AnnouncementState, as_seen_by, last_closed_round, round_result
+from ...store.store import RoundKey
 from ..auth import Admin, ClientId, OtherClientId, Reader, RoundNumber, TaskId, bearer, identify, participant
 from ..context import Context, Ctx, get_context
 from ..errors import JSON_BODY, responses
@@ -76,6 +77,7 @@ async def get_announcement(
         str, Query(pattern=r"^\d{1,7}\.\d{1,4}$", description="{round}.{attempt} that the client knows")
     ] = "0.0",
     wait: Annotated[float, Query(ge=0, le=60, description="seconds to wait for something newer")] = 0.0,
+    last_result: Annotated[bool, Query(description="send the result of the last closed round too")] = False,
 ) -> Response:
     """Long poll. Answers at once if there is something newer than `after`, or if the task has ended."""
     number, _, attempt = after.partition(".")
@@ -90,11 +92,33 @@ async def get_announcement(
             if announced.task.state is TaskState.ENROLLING:
                 break
             return Response(status_code=204)
-        await context.notifier.wait(task_id, left)
+        await context.notifier.wait(task_id, left, known)
     if announced.was_set_aside(client_id):
         await context.write(lambda tx: mark_coming_back(tx, client_id))
     body = announced.announcement(client_id, context.now())
+    if last_result:
+        body = body.model_copy(update={"last_result": await _last_result(context, announced, client_id)})
     return Response(body.model_dump_json(), media_type="application/json")
+
+
+async def _last_result(context: Context, announced: AnnouncementState, client_id: str) -> RoundResult | None:
+    """The result of the round before the announced one, or of the last one of a task that has ended."""
+    task = announced.task
+    if announced.round_ is None:
+        number = await context.read(lambda tx: last_closed_round(tx, task))
+    else:
+        number = announced.round_.round_number - 1 or None
+    if number is None:
+        return None
+    return context.signed(as_seen_by(await _result(context, task.task_id, number), client_id))
+
+
+async def _result(context: Context, task_id: str, number: int) -> RoundResult:
+    result = context.settled_rounds.get(task_id, number)
+    if result is None:
+        result = await context.read(lambda tx: round_result(tx, get_task(tx, task_id), number))
+        context.settled_rounds.add(task_id, result)
+    return result
 
 
 async def _announced(context: Context, task_id: str) -> AnnouncementState:
@@ -170,11 +194,15 @@ async def put_update(request: Request) -> Response:
     caller = await identify(request, context, request.app.state.callers, await bearer(request))
     client_id = await participant(task_id, caller)
     round_number = _round_number.validate_python(request.path_params["round_number"])
+    return await receive_update(context, request, client_id, (task_id, round_number))
+
+
+async def receive_update(context: Context, request: Request, client_id: str, round_key: RoundKey) -> Response:
+    """Read and record the update of a client."""
     digest = parse_content_digest(request.headers.get("content-digest", ""))
-    round_key = (task_id, round_number)
     receipt = await context.admissions.submit(round_key, Delivery(client_id=client_id, digest=digest, at=context.now()))
     if receipt is None:
-        byte_length = await _byte_length(context, task_id)
+        byte_length = await _byte_length(context, round_key[0])
         check_headers(request, byte_length)
         failpoint("upload.before_body")
         uploads = context.uploads
@@ -225,8 +253,5 @@ async def delete_update(
 )
 async def get_round(context: Ctx, caller: Reader, task_id: TaskId, round_number: RoundNumber) -> RoundResult:
     """The totals and the client's own part. Admin and viewer see the parts of all clients once the round is closed."""
-    result = context.settled_rounds.get(task_id, round_number)
-    if result is None:
-        result = await context.read(lambda tx: round_result(tx, get_task(tx, task_id), round_number))
-        context.settled_rounds.add(task_id, result)
+    result = await _result(context, task_id, round_number)
     return context.signed(result if caller.client_id is None else as_seen_by(result, caller.client_id))

@@ -1,4 +1,4 @@
-"""Downloads: one copy for all readers at the same time, and none afterwards."""
+"""Downloads: one copy for all readers at the same time; afterwards only the latest one, if it is small."""
 
 import asyncio
 
@@ -7,34 +7,51 @@ import pytest
 from qidpfl_server.api.caches import Download, DownloadCache, etag_matches
 
 
-def test_readers_at_the_same_time_share_one_copy_until_the_last_is_done() -> None:
-    asyncio.run(_those_who_read_at_the_same_time_share_one_copy_that_goes_with_the_last())
+class _Loader:
+    """Counts how often the bytes of a key are loaded."""
+
+    def __init__(self, size: int) -> None:
+        self.loads = 0
+        self._size = size
+
+    def __call__(self) -> bytes:
+        self.loads += 1
+        return bytes(self._size)
 
 
-async def _those_who_read_at_the_same_time_share_one_copy_that_goes_with_the_last() -> None:
-    downloads, loads = DownloadCache(), []
+@pytest.mark.parametrize(("size", "loads"), [(200_000, 1), ((16 << 20) + 1, 2)])
+def test_readers_at_the_same_time_share_one_copy_which_is_kept_if_it_is_small(size: int, loads: int) -> None:
+    load = _Loader(size)
 
-    def load() -> bytes:
-        loads.append(1)
-        return bytes(200_000)
+    async def read_twice() -> None:
+        downloads = DownloadCache()
+        found = await asyncio.gather(*(downloads.get("digest", load) for _ in range(5)))
+        assert all(one is found[0] for one in found)
+        assert load.loads == 1
+        found.clear()
+        # What has gathered them lets go of them a moment later.
+        await asyncio.sleep(0)
+        await downloads.get("digest", load)
 
-    found = await asyncio.gather(*(downloads.get("digest", load) for _ in range(5)))
-    assert all(one is found[0] for one in found)
-    assert len(loads) == 1
-    found.clear()
-    # What has gathered them lets go of them a moment later.
-    await asyncio.sleep(0)
-    await downloads.get("digest", load)
-    assert len(loads) == 2
+    asyncio.run(read_twice())
+    assert load.loads == loads
+
+
+def test_only_the_latest_copy_is_kept() -> None:
+    load = _Loader(1000)
+
+    async def read_two() -> None:
+        downloads = DownloadCache()
+        for key in ("first", "second", "first"):
+            await downloads.get(key, load)
+
+    asyncio.run(read_two())
+    assert load.loads == 3
 
 
 def test_the_chunks_are_small_and_complete() -> None:
-    asyncio.run(_the_pieces_are_small_and_add_up())
-
-
-async def _the_pieces_are_small_and_add_up() -> None:
     data = bytes(range(256)) * 1000
-    pieces = [bytes(piece) async for piece in Download(data).chunks()]
+    pieces = [bytes(piece) for piece in Download(data).chunks()]
     assert b"".join(pieces) == data
     assert max(map(len, pieces)) <= 64 * 1024
 

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from qidpfl_server.api.enrolment_limits import EnrolmentLimits, TooManyEnrolments
-from qidpfl_server.api.rates import AttemptRate
+from qidpfl_server.api.rates import AttemptRate, EnrolmentLimits, TooManyEnrolments
 
 
 class Time:
