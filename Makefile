@@ -18,7 +18,7 @@ PARALLEL := -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 ALL_TESTS := $(PARALLEL) -m "not long"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-gpu unit unit-services unit-others lint types coverage check release hashes format bench experiments up down logs ps results test-docker clean
+.PHONY: help setup demo test test-long test-gpu unit unit-services unit-others lint types coverage check release hashes format bench bench-quick experiments up down logs ps results test-docker clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,7 +51,7 @@ unit: $(INSTALLED)  ## run the tests that need no torch and start no process, in
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 unit-services unit-others
 
 # Two processes without a scheduler between them: each collects its own half only.
-unit-others: UNIT := tests/unit/shared tests/unit/experiments tests/unit/test_docstring_examples.py
+unit-others: UNIT := tests/unit/shared tests/unit/experiments tests/unit/benchmarks tests/unit/test_docstring_examples.py
 unit-services: UNIT := tests/unit/server tests/unit/client
 unit-services unit-others: $(INSTALLED)
 	@$(BIN)/python -m pytest $(UNIT) -q -m "not slow" --hypothesis-profile short -p no:schemathesis -p no:xdist
@@ -89,6 +89,9 @@ bench: $(INSTALLED)  ## measure core, coordinator, its start, gradients and flee
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/gradients.py
 	$(BIN)/python benchmarks/fleet.py
+
+bench-quick: $(INSTALLED)  ## say what got slower than the stored figures, in under two minutes
+	$(BIN)/python benchmarks/quick.py
 
 # What `make experiments` runs, each at the scale that its settings say (SCALE=full for all of the paper's)
 DATASETS ?= mnist emnist cifar10

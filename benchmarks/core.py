@@ -26,6 +26,7 @@ def main() -> None:
     repeats = parser.parse_args().repeats
     measure_equilibria(repeats)
     measure_rounds(repeats)
+    measure_plans_with_caps(repeats)
     measure_aggregation(repeats)
     measure_noise(repeats)
 
@@ -74,6 +75,21 @@ def measure_rounds(repeats: int) -> None:
         }
         for name, function in measurements.items():
             print(f"  {f'{name}, {clients:,} clients':40s} {best_seconds(function, repeats) * 1e3:9.2f} ms")
+
+
+def measure_plans_with_caps(repeats: int) -> None:
+    print("Plan of a round with caps and a largest share; numpy: one sort of the privacy values")
+    rng = np.random.default_rng(3)
+    rules = preset("mnist").round_rules()
+    for clients in (10, 1_000, 10_000):
+        values, caps = rng.uniform(0.95, 1.05, clients), rng.uniform(0, rules.rho_max, clients)
+        participants = [
+            Participant(privacy_value=float(value), size=3000, rho_cap=float(cap))
+            for value, cap in zip(values, caps, strict=True)
+        ]
+        plan = partial(plan_round, rules=rules, round_number=1, participants=participants, reward_left_micro=10**12)
+        seconds, limit = best_seconds(plan, repeats), best_seconds(partial(np.sort, values), repeats)
+        print(f"  {f'{clients:,} clients':40s} {seconds * 1e3:9.2f} ms  {seconds / limit:5.1f} x numpy")
 
 
 def measure_aggregation(repeats: int) -> None:
