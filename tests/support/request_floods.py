@@ -23,12 +23,17 @@ class Flood:
 
 
 @contextmanager
-def flooded(url: str, requests: Sequence[bytes], *, connections: int, source: str = "127.0.0.1") -> Iterator[Flood]:
-    """Send these requests again and again on several connections during the `with` block."""
+def flooded(
+    url: str, requests: Sequence[bytes], *, connections: int, source: str = "127.0.0.1", reconnect: bool = False
+) -> Iterator[Flood]:
+    """Send these requests again and again on several connections during the `with` block.
+
+    With `reconnect` every request has a connection of its own.
+    """
     flood, answers = Flood(), _processes.Queue()
     over = _processes.Event()
     attacker = _processes.Process(
-        target=_attack, args=(url, list(requests), connections, source, over, answers), daemon=True
+        target=_attack, args=(url, list(requests), connections, source, reconnect, over, answers), daemon=True
     )
     attacker.start()
     # The attacker says once that it has begun, and at the end what it got.
@@ -53,11 +58,12 @@ def _attack(
     requests: list[bytes],
     connections: int,
     source: str,
+    reconnect: bool,
     over: "multiprocessing.synchronize.Event",
     answers: "Queue[object]",
 ) -> None:
     answers.put("begun")
-    answers.put(asyncio.run(_attack_until(url, requests, connections, source, over)))
+    answers.put(asyncio.run(_attack_until(url, requests, connections, source, reconnect, over)))
 
 
 async def _attack_until(
@@ -65,6 +71,7 @@ async def _attack_until(
     requests: list[bytes],
     connections: int,
     source: str,
+    reconnect: bool,
     over: "multiprocessing.synchronize.Event",
 ) -> tuple[Counter[int], set[int]]:
     statuses: Counter[int] = Counter()
@@ -76,7 +83,8 @@ async def _attack_until(
             with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 reader, writer = await asyncio.open_connection(address.hostname, address.port, local_addr=(source, 0))
                 try:
-                    await _converse(reader, writer, requests[number % len(requests) :] + requests, statuses, waits)
+                    own = requests[number % len(requests) :] + requests
+                    await _converse(reader, writer, own[: 1 if reconnect else None], statuses, waits, once=reconnect)
                 finally:
                     writer.transport.abort()
             await asyncio.sleep(0)
@@ -95,8 +103,12 @@ async def _converse(
     requests: list[bytes],
     statuses: Counter[int],
     waits: set[int],
+    *,
+    once: bool,
 ) -> None:
-    """Send one request after the other, each as soon as the answer to the one before has arrived."""
+    """Send one request after the other, each as soon as the answer to the one before has arrived; all of them `once`,
+    or for ever.
+    """
     while True:
         for request in requests:
             writer.write(request)
@@ -105,3 +117,5 @@ async def _converse(
             await reader.readexactly(int(found[1]) if found else 0)
             statuses[int(head[9:12])] += 1
             waits.update(int(wait) for wait in re.findall(rb"(?i)retry-after: (\d+)", head))
+        if once:
+            return

@@ -17,6 +17,8 @@ from .journal import Journal, Membership
 from .receipts import KeptReceipt
 
 _CLOSED = ("round.settled", "round.void")
+# Paid, and held back.
+_NOTHING = (0.0, 0.0)
 
 
 @dataclass
@@ -103,7 +105,7 @@ def _round_of(subject: str) -> int:
 
 def _check_tables(check: ExportCheck, export: ExportFiles, number: int, rows: dict[str, list[Row]]) -> None:
     budgets = {str(row["client_id"]): float(row["rho"]) for row in rows.get("budgets", [])}
-    paid = {str(row["client_id"]): int(row["amount_micro"]) for row in rows.get("payments", [])}
+    paid = {str(row["client_id"]): _amounts(row, "amount_micro") for row in rows.get("payments", [])}
     for invited in rows.get("invitations", []):
         client_id = str(invited["client_id"])
         shown = export.budgets.get((number, client_id))
@@ -111,17 +113,22 @@ def _check_tables(check: ExportCheck, export: ExportFiles, number: int, rows: di
         same = (
             shown is not None
             and _number(shown["rho"]) == budgets.get(client_id, 0.0)
-            and _number(shown["payment_micro"]) == paid.get(client_id, 0)
+            and _amounts(shown, "payment_micro") == paid.get(client_id, _NOTHING)
         )
         check.require(same, f"table budgets: {place}", kind="table")
     shown_payments = {
-        client_id: _number(row["amount_micro"]) for (of, client_id), row in export.payments.items() if of == number
+        client_id: _amounts(row, "amount_micro") for (of, client_id), row in export.payments.items() if of == number
     }
     for client_id in sorted(set(paid) | set(shown_payments)):
-        same = paid.get(client_id, 0) == shown_payments.get(client_id, 0)
+        same = paid.get(client_id, _NOTHING) == shown_payments.get(client_id, _NOTHING)
         check.require(
             same, f"table payments: round {number} of client {client_id} differs from rows.jsonl", kind="table"
         )
+
+
+def _amounts(row: Row, paid: str) -> tuple[float | None, float | None]:
+    """What a client was paid, and what was held back. An earlier export has no column for the second."""
+    return _number(row[paid]), _number(row.get("escrow_micro") or 0)
 
 
 def _number(shown: Any) -> float | None:
@@ -175,22 +182,23 @@ def _check_own(check: ExportCheck, export: ExportFiles, receipts: list[KeptRecei
         own = {table: next((row for row in of if row.get("client_id") == client_id), {}) for table, of in rows.items()}
         match receipt.kind:
             case "announcement":
-                told = (facts.get("reward_micro"), facts.get("total"))
-                known = (rows["rounds"][0].get("reward_micro"), rows["rounds"][0].get("total"))
+                told: tuple[Any, ...] = (facts.get("reward_micro"), facts.get("total"))
+                known: tuple[Any, ...] = (rows["rounds"][0].get("reward_micro"), rows["rounds"][0].get("total"))
             case "budget":
                 told = (facts.get("state"), facts.get("rho") or 0)
                 known = (own["budgets"].get("state"), own["budgets"].get("rho", 0))
             case "update":
-                told, known = (facts.get("digest"), None), (own["updates"].get("digest"), None)
+                told, known = (facts.get("digest"),), (own["updates"].get("digest"),)
             case "result" if rows["rounds"][0].get("state") == "settled":
                 part = facts.get("own") or {}
-                told = (part.get("payment_micro", 0), part.get("rho", 0))
-                known = (own["payments"].get("amount_micro", 0), own["budgets"].get("rho", 0))
+                told = (part.get("payment_micro", 0), part.get("rho", 0), part.get("escrow_micro") or 0)
+                paid = own["payments"]
+                held = paid.get("escrow_micro") or 0
+                known = (paid.get("amount_micro", 0), own["budgets"].get("rho", 0), held)
             case _:
                 continue
-        check.require(
-            told == known, f"{place} says {told[0]}, {told[1]}; the export says {known[0]}, {known[1]}", kind="own"
-        )
+        said, shown = (", ".join(map(str, values)) for values in (told, known))
+        check.require(told == known, f"{place} says {said}; the export says {shown}", kind="own")
 
 
 def _check_payments(check: ExportCheck, export: ExportFiles, journal: Journal, client_id: str) -> None:

@@ -1,17 +1,22 @@
 """How many connections are open, in total and per address, and which one is closed when a new one needs its place."""
 
 import resource
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..api.rates import network_of
+from ..api.rates import AttemptRate, network_of
 
 # For the store, blobs, logs and libraries.
 _RESERVED_FILES = 128
 _WANTED_FILES = 65_536
 # Connections beyond the limits, for health and operators.
 _RESERVED_CONNECTIONS = 32
+# New connections of one address. A client keeps its connection, so only a restart brings many at once.
+_NEW_PER_S = 100.0
+# A connection above that rate is not read for at most this time. Longer, it would time out a health check.
+_LONGEST_DELAY_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,8 @@ class _Lane:
 class Connections:
     """The open connections of the server."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._new = None if limits.per_address is None else AttemptRate(_NEW_PER_S, clock=clock)
         self._lanes = (
             _Lane(limits.total, limits.per_address, reserved=False),
             _Lane(limits.reserved, None, reserved=True),
@@ -156,3 +162,10 @@ class Connections:
         """A place for a new connection of this host, in the reserved lane if there is no other; None: no place."""
         name = network_of(host)
         return next((slot for lane in self._lanes if (slot := lane.admit(name)) is not None), None)
+
+    def delay_s(self, host: str) -> float:
+        """Count a new connection of this host; returns the seconds that it waits before it is read.
+
+        Setting up a connection costs as much as a request. A caller that makes one for every request gets few answers.
+        """
+        return 0.0 if self._new is None else min(self._new.take(network_of(host)), _LONGEST_DELAY_S)

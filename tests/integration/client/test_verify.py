@@ -39,7 +39,10 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("verify")
     with running(folder / "state") as coordinator:
         task_id, code = coordinator.create_task(
-            game={"horizon": 2}, rounds={"expected_clients": CLIENTS}, selection={"rule": "all"}
+            game={"horizon": 2},
+            rounds={"expected_clients": CLIENTS},
+            selection={"rule": "all"},
+            defence={"escrow": 0.25},
         )
         (folder / "code").write_text(code)
         client = subprocess.Popen(
@@ -143,6 +146,14 @@ def drop_a_payment(export: Path) -> None:
     _edit_csv(export / "payments.csv", lambda rows: rows.pop())
 
 
+def release_the_escrow(export: Path) -> None:
+    _edit_csv(export / "payments.csv", lambda rows: rows[0].update(escrow_micro="0"))
+
+
+def raise_the_escrow(export: Path) -> None:
+    _edit_csv(export / "budgets.csv", lambda rows: rows[0].update(escrow_micro="1000000"))
+
+
 def change_a_row(export: Path) -> None:
     _edit_lines(export / "rows.jsonl", lambda lines: lines[0]["rows"]["payments"][0].update(amount_micro=1))
 
@@ -171,8 +182,8 @@ def other_spec(export: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        *(swap_payments, lower_a_budget, drop_a_payment, change_a_row, drop_the_last_round),
-        *(drop_an_entry, change_an_entry, cut_off, other_spec),
+        *(swap_payments, lower_a_budget, drop_a_payment, release_the_escrow, raise_the_escrow),
+        *(change_a_row, drop_the_last_round, drop_an_entry, change_an_entry, cut_off, other_spec),
     ],
     ids=lambda change: change.__name__,
 )

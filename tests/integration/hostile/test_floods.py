@@ -66,19 +66,20 @@ def wrong_codes(live: Coordinator) -> list[bytes]:
     return [http_request("POST", path, None, body % (task_id.encode(), n)) for n in range(200)]
 
 
-# Without a rate of requests the fleet needs 5.9 times its time under the first attack, 5.3 times under the second.
+# Without a rate of requests the fleet needs 5.9 times its time under the first attack, 5.3 times under the second;
+# without a rate of new connections 3.6 times under the last.
 @pytest.mark.long
-@pytest.mark.parametrize("attack", ["client", "tokens", "codes", "health"])
+@pytest.mark.parametrize("attack", ["client", "tokens", "codes", "health", "connections"])
 def test_an_honest_fleet_finishes_within_twice_its_time_under_a_flood(live: Coordinator, attack: str) -> None:
     source = "127.0.0.1" if attack == "client" else OTHER_ADDRESS
     if attack == "client":
         requests = small_requests(gathered(live, "flooding")[0])
-    elif attack == "health":
+    elif attack in ("health", "connections"):
         requests = [http_request("GET", path) for path in HEALTH_PATHS]
     else:
         requests = unknown_tokens() if attack == "tokens" else wrong_codes(live)
     undisturbed = honest_task_s(live, f"calm-{attack}", horizon=ROUNDS)
-    with flooded(live.url, requests, connections=16, source=source) as flood:
+    with flooded(live.url, requests, connections=16, source=source, reconnect=attack == "connections") as flood:
         disturbed = honest_task_s(live, f"flooded-{attack}", horizon=ROUNDS)
     print(f"{attack}: {undisturbed:.2f} s, flooded {disturbed:.2f} s, {memory_mb(live):.0f} MB, {flood}")
     assert disturbed < 2 * undisturbed
@@ -108,6 +109,17 @@ def test_a_flood_of_one_client_costs_little_and_gets_429(tmp_path: Path) -> None
         assert refused.json()["code"] == "too_many_requests" and int(refused.headers["Retry-After"]) >= 1
         assert "rate_limited" in {event["event"] for event in live.log}
         assert honest.http.get("/clients/me/ledger").status_code == 200
+
+
+def test_a_new_connection_for_every_request_gets_few_answers(live: Coordinator) -> None:
+    """Catches a coordinator that sets up every connection at once: it answers thousands of them."""
+    requests = [http_request("GET", "/healthz")]
+    with flooded(live.url, requests, connections=16, source=OTHER_ADDRESS, reconnect=True) as flood:
+        time.sleep(8)
+        # Other addresses do not wait.
+        assert health_s(live) < 1
+    # The burst, the rate, and what waits for at most two seconds on 16 connections.
+    assert 0 < sum(flood.statuses.values()) < 1000 + 100 * 20 + 8 * 20
 
 
 def test_a_hundred_clients_of_one_address_are_not_limited(tmp_path: Path) -> None:

@@ -91,3 +91,19 @@ def test_a_caller_who_must_wait_loses_its_place_first() -> None:
         slot.set_idle(False)
         assert connections.admit("b") is not None
     assert closed == ["held"]
+
+
+def test_new_connections_above_the_rate_of_their_address_are_read_late() -> None:
+    now = [0.0]
+    connections = Connections(ConnectionLimits(total=10, per_address=3), clock=lambda: now[0])
+    delays = [connections.delay_s("a") for _ in range(1002)]
+    assert delays == [0.0] * 1000 + [0.01, 0.02]
+    assert max(connections.delay_s("a") for _ in range(1000)) == 2.0
+    assert connections.delay_s("b") == 0
+    now[0] = 60.0
+    assert connections.delay_s("a") == 0
+
+
+def test_connections_of_a_proxy_have_no_rate() -> None:
+    connections = Connections(ConnectionLimits(total=10, per_address=None))
+    assert not any(connections.delay_s("a") for _ in range(5000))
