@@ -213,10 +213,11 @@ class ServedClient:
         return self.noise(RHO, number)
 
     def noise(self, rho: float, number: int = 1) -> bytes:
-        """Noise for this budget."""
+        """Noise for this budget: the same for the same round, name of the task and number of the client."""
         std = 2**0.5 / (sum(self.labels) * rho**0.5)
-        rng = np.random.default_rng([number, *self.key.encode()])
-        noise: bytes = (std * rng.standard_normal(self.task.now.spec.dimension)).astype("<f4").tobytes()
+        task = self.task.now
+        rng = np.random.default_rng([number, *f"{task.name}{self.key.removeprefix(task.task_id)}".encode()])
+        noise: bytes = (std * rng.standard_normal(task.spec.dimension)).astype("<f4").tobytes()
         return noise
 
     def look_up(self, data: bytes, number: int = 1) -> UpdateReceipt | None:

@@ -356,8 +356,7 @@ def _capped_total(start: float, slopes: Vector, limits: Vector, max_share: float
             bounded = (free > max_share) & ~capped
             interior = (free > 0) & ~(capped | bounded)
             a = float(np.count_nonzero(interior) + max_share * np.count_nonzero(bounded))
-        else:
-            # No share exceeds 1, so this is the same without the bound.
+        else:  # No share exceeds 1, so this is the same without the bound.
             capped = free * total > limits
             interior = (free > 0) & ~capped
             a = float(np.count_nonzero(interior))
