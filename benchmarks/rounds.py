@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any
 
 from coordinator import temporary_postgres
 from load import Plan, Session, Update, announced, enrolled, quick_event_loop, run_round
@@ -28,7 +29,7 @@ CLIENTS = 5
 DIMENSION = 650
 TENTHS = 10
 # Every round has the same reward, and no limit ends the task early.
-OVERRIDES = {
+OVERRIDES: dict[str, dict[str, Any]] = {
     "game": {"policy": "fixed", "fixed_reward_micro": 400_000_000},
     "bounds": {"reward_total_micro": 9_000_000_000_000},
     "privacy": {"lifetime_rho": 10.0},
@@ -106,12 +107,15 @@ def main() -> None:
         if options.postgres:
             url = stack.enter_context(empty_database(stack.enter_context(temporary_postgres())))
         server = stack.enter_context(running_coordinator(folder / "state", url, program=[__file__]))
-        sizes = (lambda: postgres_mib(url)) if url else (lambda: sqlite_mib(folder / "state"))
         size, length = (options.clients, options.parameters), options.rounds // TENTHS
         plan = Plan(server.port, server.pid, *size, length, server.admin_token, OVERRIDES)
         print(_row(_TITLES), _row(["---"] * len(_TITLES)), sep="\n", flush=True)
         runner = stack.enter_context(quick_event_loop())
-        runner.run(measure(plan, lambda: usage(server, counter, sizes())))
+
+        def read() -> Usage:
+            return usage(server, counter, sqlite_mib(folder / "state") if url is None else postgres_mib(url))
+
+        runner.run(measure(plan, read))
 
 
 async def measure(plan: Plan, read: Callable[[], Usage]) -> None:

@@ -211,9 +211,9 @@ def _longest(inputs: Features) -> float:
 def _rounding(longest: float, weight: Weights, bias: Weights) -> float:
     """A bound of the rounding error of a score in float32, twice (terms)·u·(|x|·|w| + |b|)."""
     with np.errstate(over="ignore"):
-        norms = np.linalg.norm(weight.astype(np.float64), axis=1)
-        unit = (weight.shape[1] + 2) * 2.0**-24
-        return 2 * unit * (longest * float(norms.max()) + float(np.abs(bias).max()))
+        longest_weight = float(np.linalg.norm(weight.astype(np.float64), axis=1).max())
+        unit = float(weight.shape[1] + 2) * 2.0**-24
+        return 2 * unit * (longest * longest_weight + float(np.abs(bias).max()))
 
 
 def _linear_scores_64(inputs: Features, labels: Labels, weight: Weights, bias: Weights) -> tuple[Flags, Losses]:
