@@ -83,9 +83,12 @@ format: $(INSTALLED)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(INSTALLED)  ## measure core, coordinator, its start, gradients and fleet, each against a plain or known one in the same run
+bench: $(INSTALLED)  ## measure core, coordinator, evaluation, gradients and fleet, each against a plain or known one in the same run
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/coordinator.py
+	$(BIN)/python benchmarks/rounds.py --rounds 600
+	$(BIN)/python benchmarks/polls.py
+	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/gradients.py
 	$(BIN)/python benchmarks/fleet.py

@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,8 @@ class Plan:
     dimension: int
     rounds: int
     admin_token: str | None = None
+    # What the task has other than the preset.
+    overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,10 @@ async def measure(plan: Plan) -> Measured:
 async def enrolled(plan: Plan, rounds: int) -> tuple[str, list[Session]]:
     control = await Connection(plan.port).open()
     admin = f"Authorization: Bearer {plan.admin_token}\r\n"
-    task = await control.json("POST", "/v1/tasks", task_body(plan.clients, plan.dimension, rounds), admin)
+    body = task_body(plan.clients, plan.dimension, rounds)
+    for part, values in plan.overrides.items():
+        body["overrides"][part] = body["overrides"].get(part, {}) | values
+    task = await control.json("POST", "/v1/tasks", body, admin)
     base = f"/v1/tasks/{task['task']['task_id']}"
     code = task["enrolment_codes"][0]
     return base, await asyncio.gather(*(enrol(plan.port, base, code, k) for k in range(plan.clients)))

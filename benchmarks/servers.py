@@ -8,7 +8,7 @@ import sys
 import time
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +33,13 @@ class Coordinator:
 
 
 @contextmanager
-def running_coordinator(state: Path, store_url: str | None = None, *options: str) -> Iterator[Coordinator]:
-    """Run `qidpfl-server serve` in a process of its own on a free port."""
+def running_coordinator(
+    state: Path, store_url: str | None = None, *options: str, program: Sequence[str] = ("-m", "qidpfl_server")
+) -> Iterator[Coordinator]:
+    """Run `qidpfl-server serve` in a process of its own on a free port; `program` may stand in for the package."""
     where = ["--state-dir", str(state), *(["--store-url", store_url] if store_url else [])]
     log = state.with_name(f"{state.name}.log")
-    command = [sys.executable, "-m", "qidpfl_server", "serve", "--port", "0", *where, *options]
+    command = [sys.executable, *program, "serve", "--port", "0", *where, *options]
     # A file and not a pipe: a full pipe would stop the coordinator.
     with log.open("w") as file:
         process = subprocess.Popen(command, stderr=file, text=True, env=os.environ | {"QIDPFL_LOG_FORMAT": "json"})

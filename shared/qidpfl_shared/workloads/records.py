@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,13 @@ class Records:
             values: Features = self.features[indices].astype(np.float32)
             values *= np.float32(self.scale)
             values += np.float32(self.shift)
-        return np.nan_to_num(values, copy=False)
+        return values if self._are_finite else np.nan_to_num(values, copy=False)
+
+    @cached_property
+    def _are_finite(self) -> bool:
+        """Whether no input can be infinite or not a number, because the features are small integers, such as bytes."""
+        small = self.features.dtype.kind in "iub" and self.features.dtype.itemsize <= 2
+        return small and abs(self.scale) * 2**16 + abs(self.shift) < float(np.finfo(np.float32).max) / 2
 
     def take(self, indices: Indices) -> "Records":
         """Return some of the records."""

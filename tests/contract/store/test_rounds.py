@@ -10,9 +10,9 @@ import pytest
 from qidpfl_server.clock import seconds
 from qidpfl_server.domain import Payment, Round, RoundInvitation, Update
 from qidpfl_server.errors import DamagedState
-from qidpfl_server.service.evaluation import Evaluation, Score
 from qidpfl_server.service.rounds.settlement import settle_if_due
 from qidpfl_server.service.rounds.settlement_timer import Timing
+from qidpfl_server.service.scoring import Evaluation, Score
 from qidpfl_server.service.views import round_result
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction

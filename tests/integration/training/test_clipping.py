@@ -23,7 +23,7 @@ from qidpfl_client.training.per_sample.clipping import (
     fastest_method,
 )
 from qidpfl_client.training.per_sample.functional import gradients_by_vmap, gradients_one_by_one
-from qidpfl_client.training.per_sample.hooks import gradients_by_hooks
+from qidpfl_client.training.per_sample.hooks import _loss_gradient, gradients_by_hooks
 from qidpfl_shared.core.privacy.rounding import SLACK
 from qidpfl_shared.protocol.mechanism_specs import GradientOnce
 from qidpfl_shared.workloads.networks import build_network, layout_of
@@ -198,3 +198,25 @@ def test_memory_is_kept_in_bounds_by_any_network() -> None:
     advised = [advised_chunk(activations=size, gradients=size, device=CPU) for size in (0, 1, 10**6, 10**9, 10**12)]
     assert advised[0] == advised[1] >= advised[2] > advised[3] == advised[4] == 1
     assert advised_chunk(activations=10**6, gradients=0, device=torch.device("meta")) > advised[2]
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (5, 4, 3)])
+def test_the_gradient_of_the_loss_is_that_of_the_cross_entropy(shape: tuple[int, ...]) -> None:
+    answers = torch.randn(shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    labels = torch.arange(math.prod(shape) // 4).reshape(5, *shape[2:]) % 4
+    loss = torch.nn.functional.cross_entropy(answers, labels, reduction="sum")
+    (expected,) = torch.autograd.grad(loss, answers)
+    torch.testing.assert_close(_loss_gradient(answers, labels), expected)
+
+
+def test_a_label_that_the_network_does_not_know_is_an_error() -> None:
+    for label in (4, -1):
+        with pytest.raises((IndexError, RuntimeError)):
+            _loss_gradient(torch.zeros(1, 4), torch.tensor([label]))
+
+
+def test_a_large_chunk_is_a_multiple_of_half_a_block() -> None:
+    cpu = torch.device("cpu")
+    chunks = [advised_chunk(activations=kept, gradients=0, device=cpu) for kept in (1, 3_000, 40_000, 700_000)]
+    assert all(chunk % 32 == 0 for chunk in chunks) and max(chunks) <= 8192
+    assert advised_chunk(activations=10**9, gradients=0, device=cpu) == 1

@@ -40,10 +40,12 @@ def gradients_by_hooks(
     with _watched(network, calls):
         answers = network(inputs)
     parameters = list(network.parameters())
-    loss = functional.cross_entropy(answers, labels, reduction="sum") * scale
-    if not _each_used_by_one_call(loss, calls, parameters):
+    if not _each_used_by_one_call(answers, calls, parameters):
         return None
-    gradients = torch.autograd.grad(loss, [call.edge for call in calls]) if calls else ()
+    gradients: tuple[Tensor, ...] = ()
+    if calls:
+        errors = _loss_gradient(answers, labels).mul_(scale)
+        gradients = torch.autograd.grad(answers, [call.edge for call in calls], errors)
     found: dict[nn.Parameter, Contribution] = {}
     with torch.no_grad():
         for call, gradient in zip(calls, gradients, strict=True):
@@ -57,6 +59,16 @@ def gradients_by_hooks(
                 return None
             found.update({call.layer.get_parameter(name): part for name, part in parts.items()})
     return [found.get(parameter) for parameter in parameters]
+
+
+def _loss_gradient(answers: Tensor, labels: Tensor) -> Tensor:
+    """The gradient of the summed cross-entropy by the answers: the softmax, less 1 at the label."""
+    with torch.no_grad():
+        if answers.ndim == 2 and labels.ndim == 1:
+            errors = answers.softmax(1)
+            return errors.scatter_add_(1, labels[:, None], errors.new_full((len(labels), 1), -1.0))
+    leaf = answers.detach().requires_grad_()
+    return torch.autograd.grad(functional.cross_entropy(leaf, labels, reduction="sum"), leaf)[0]
 
 
 @contextmanager
@@ -73,17 +85,17 @@ def _watched(network: nn.Module, calls: list[_Call]) -> Iterator[None]:
             hook.remove()
 
 
-def _each_used_by_one_call(loss: Tensor, calls: list[_Call], parameters: list[nn.Parameter]) -> bool:
-    """Whether each parameter reaches the loss through at most one recorded call, and in no other way."""
+def _each_used_by_one_call(answers: Tensor, calls: list[_Call], parameters: list[nn.Parameter]) -> bool:
+    """Whether each parameter reaches the answers through at most one recorded call, and in no other way."""
     called = Counter(parameter for call in calls for parameter in call.layer.parameters(recurse=False))
-    used = _uses(loss)
+    used = _uses(answers)
     return all(called[parameter] == used[parameter] <= 1 for parameter in parameters)
 
 
-def _uses(loss: Tensor) -> Counter[Tensor]:
-    """How often each parameter occurs in the graph of the loss."""
+def _uses(answers: Tensor) -> Counter[Tensor]:
+    """How often each parameter occurs in the graph of the answers."""
     uses: Counter[Tensor] = Counter()
-    waiting, seen = [loss.grad_fn], {loss.grad_fn}
+    waiting, seen = [answers.grad_fn], {answers.grad_fn}
     while waiting:
         node = waiting.pop()
         for following, _ in node.next_functions if node is not None else ():

@@ -24,8 +24,9 @@ from ...plugins.rules import NO_RULES, RuleRegistry
 from ...store.blobs import Blobs
 from ...store.store import Store
 from ...store.transaction import Transaction
-from ..evaluation import Evaluation, Evaluator
+from ..evaluation import Evaluator
 from ..lifecycle import active_clients, end_task, get_task_for_update
+from ..scoring import Evaluation
 from .aggregation import alignments, next_state, require_stored, save_model
 from .payments import round_payments
 from .planning import deadlines, open_round, round_is_complete
