@@ -114,11 +114,14 @@ class JournalFile:
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         self.path = path
+        self.read_only = read_only
         # All names of one journal lead to this file, and the lock is beside it.
         self._resolved = Path(os.path.realpath(path))
         self.is_new = False
         self._lock: IO[bytes] | None = None
         self._database: sqlite3.Connection | None = None
+        # Read once: only the process that holds the lock changes it, and only when it opens the file.
+        self._version = 0
         try:
             with self._translated():
                 self._open(read_only)
@@ -139,12 +142,12 @@ class JournalFile:
     @property
     def has_limits(self) -> bool:
         """Whether the file records limits. An earlier version that is opened read-only does not."""
-        return _version(self._opened) >= _LIMITS_SINCE
+        return self._version >= _LIMITS_SINCE
 
     @property
     def has_receipts(self) -> bool:
         """Whether the file keeps signed receipts. An earlier version that is opened read-only does not."""
-        return _version(self._opened) >= _RECEIPTS_SINCE
+        return self._version >= _RECEIPTS_SINCE
 
     @contextmanager
     def transaction(self, *, synced: bool = True) -> Iterator[sqlite3.Connection]:
@@ -235,6 +238,7 @@ class JournalFile:
                 database.executescript(f"BEGIN IMMEDIATE; {change} COMMIT;")
             database.executescript(f"BEGIN IMMEDIATE; {_INDEXES} COMMIT;")
             database.execute("PRAGMA synchronous = FULL")
+        self._version = _version(database)
 
     def _require_one_name(self) -> None:
         """Refuse a file with hard links: SQLite keeps the latest releases in a file beside the name that was used."""
