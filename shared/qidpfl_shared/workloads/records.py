@@ -47,7 +47,14 @@ class Records:
             values: Features = self.features[indices].astype(np.float32)
             values *= np.float32(self.scale)
             values += np.float32(self.shift)
-        return np.nan_to_num(values, copy=False)
+        return values if self._is_finite else np.nan_to_num(values, copy=False)
+
+    @property
+    def _is_finite(self) -> bool:
+        """Whether the type of the features alone, such as bytes, keeps all inputs finite."""
+        if self.features.dtype.kind not in "bui" or self.features.dtype.itemsize > 2:
+            return False
+        return abs(self.scale) * 2.0**16 + abs(self.shift) < float(np.finfo(np.float32).max)
 
     def take(self, indices: Indices) -> "Records":
         """Return some of the records."""
