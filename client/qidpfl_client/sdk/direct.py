@@ -97,11 +97,19 @@ class DirectTransport(httpx.HTTPTransport):
         return answer
 
     def close(self) -> None:
+        self._close_idle()
+        super().close()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._close_idle()
+        super().__exit__(*raised)
+
+    def _close_idle(self) -> None:
+        """Close what no thread uses. Connections in use are closed after their exchange."""
         with self._lock:
             idle, self._idle, self._most = self._idle, [], 0
         for connection in idle:
             connection.close()
-        super().close()
 
     def _free(self) -> "_Connection | None":
         """The connection that was used last, if the other side has not closed it."""
