@@ -18,20 +18,27 @@ def open_journals(paths: Sequence[Path]) -> Iterator[list[Journal]]:
     folder = paths[0].parent
     logged = read_log(folder)
     _allow_open_files(4 * len(paths))
-    with ExitStack() as opened:
-        journals = [opened.enter_context(Journal(path, logged=logged.get(path.name, []))) for path in paths]
-        for name in logged.keys() - {path.name for path in paths}:
-            # Without the log of a fleet, so that each commit is fsynced.
-            Journal(folder / name).close()
-        try:
-            group = GroupLog(folder, [journal.path for journal in journals if journal.has_content])
-        except OSError as error:
-            raise JournalError(f"the log of the fleet in {folder} cannot be written: {error.strerror}") from error
-        for journal in journals:
-            journal.join(group)
-        yield journals
-    # Only after all journals were closed without an error. Otherwise the log stays for the next fleet.
-    group.close()
+    group: GroupLog | None = None
+    try:
+        with ExitStack() as opened:
+            journals = [opened.enter_context(Journal(path, logged=logged.get(path.name, []))) for path in paths]
+            for name in logged.keys() - {path.name for path in paths}:
+                # Opened without the log of a fleet: it fsyncs what it gets from the last one.
+                Journal(folder / name).close()
+            group = _new_log(folder, [journal.path for journal in journals if journal.has_content])
+            for journal in journals:
+                journal.join(group)
+            yield journals
+    finally:
+        if group is not None:
+            group.close(paths)
+
+
+def _new_log(folder: Path, journals: Sequence[Path]) -> GroupLog:
+    try:
+        return GroupLog(folder, journals)
+    except OSError as error:
+        raise JournalError(f"the log of the fleet in {folder} cannot be written: {error.strerror}") from error
 
 
 def _allow_open_files(count: int) -> None:

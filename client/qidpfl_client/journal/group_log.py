@@ -111,10 +111,16 @@ class GroupLog:
                 else:
                     self._flush()
 
-    def close(self) -> None:
-        """Close and remove the log, after all journals were closed: then they are durable without it."""
+    def close(self, journals: Iterable[Path]) -> None:
+        """Close the log, after all journals were closed, and remove it if they are durable without it.
+
+        SQLite fsyncs a file when it is closed, unless the disk is full or another process reads it.
+        """
         os.close(self._file)
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError):
+            for journal in journals:
+                sync_journal(journal)
+            self.path.unlink(missing_ok=True)
 
     def _flush(self) -> None:
         """Write what waits, for all members that wait. Called with the lock, which it releases during the fsync."""

@@ -91,16 +91,29 @@ def test_a_commit_that_came_late_to_a_smaller_fleet_is_not_lost(tmp_path: Path) 
         assert len(journal.entries()) == 1
 
 
-def test_the_log_is_removed_when_all_journals_are_closed_and_kept_after_an_error(tmp_path: Path) -> None:
+def test_the_log_is_removed_when_all_journals_are_closed(tmp_path: Path) -> None:
     with open_journals(paths(tmp_path)) as journals:
         journals[0].save_membership(MEMBERSHIP)
         assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
-    assert not (tmp_path / NAME).exists()
     with pytest.raises(RuntimeError), open_journals(paths(tmp_path)) as journals:
         reserve(journals[0])
         raise RuntimeError
+    assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == ["client-00000.sqlite"]
     with open_journals(paths(tmp_path)) as journals:
         assert len(journals[0].entries()) == 1
+
+
+def test_the_log_stays_if_a_journal_cannot_be_fsynced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(journal: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with open_journals(paths(tmp_path)) as journals:
+        journals[0].save_membership(MEMBERSHIP)
+        monkeypatch.setattr(group_log, "sync_journal", broken)
+    assert read_log(tmp_path)
+    with pytest.raises(JournalError, match="Input/output error"), open_journals(paths(tmp_path)):
+        pass
+    assert read_log(tmp_path)
 
 
 def test_a_torn_record_ends_the_log(tmp_path: Path) -> None:
@@ -152,7 +165,7 @@ class SlowDisk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
     disk = SlowDisk()
-    monkeypatch.setattr(group_log.os, "fdatasync", disk)
+    monkeypatch.setattr("qidpfl_client.journal.group_log.os.fdatasync", disk)
     yield disk
     disk.go_on.set()
 
@@ -190,7 +203,7 @@ def test_after_a_failed_write_no_commit_succeeds(tmp_path: Path, monkeypatch: py
     with open_journals(paths(tmp_path)) as journals:
         journals[0].save_membership(MEMBERSHIP)
         with monkeypatch.context() as patched:
-            patched.setattr(group_log.os, "fdatasync", full)
+            patched.setattr("qidpfl_client.journal.group_log.os.fdatasync", full)
             with pytest.raises(JournalError, match="No space left"):
                 reserve(journals[0])
         with pytest.raises(JournalError, match="No space left"):
