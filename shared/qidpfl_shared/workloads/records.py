@@ -52,7 +52,7 @@ class Records:
     @property
     def _is_finite(self) -> bool:
         """Whether the type of the features alone, such as bytes, keeps all inputs finite."""
-        if self.features.dtype.kind not in "bui" or self.features.dtype.itemsize > 2:
+        if self.features.dtype.kind not in ("b", "u", "i") or self.features.dtype.itemsize > 2:
             return False
         return abs(self.scale) * 2.0**16 + abs(self.shift) < float(np.finfo(np.float32).max)
 
