@@ -45,11 +45,15 @@ class SharedTraining:
         with self._lock:
             network = self._free.pop() if self._free else None
         if network is None:
-            network = self._checked(self._first)
+            network = self.new_network()
         yield network
         # Not after an error: the network may then be in any state.
         with self._lock:
             self._free.append(network)
+
+    def new_network(self) -> CheckedNetwork:
+        """A network of the caller's own."""
+        return self._checked(self._first)
 
     def loader(self, records: Records) -> tuple[DataLoader, bool]:
         """The records of one client, ready for training; and whether the caller may keep them for later rounds.
