@@ -3,7 +3,8 @@
 Every client enrols, bids, trains, adds noise, writes its journal and uploads. For each size of the fleet the benchmark
 prints seconds per round, uploads per second, threads and peak memory of the fleet, its requests and journal commits per
 upload, and the processor time per upload of both processes. Requests are those that the coordinator has counted from
-the first announcement on; commits are the frames that end a transaction in the SQLite logs of three members.
+the first announcement on; commits are the frames that end a transaction in the SQLite logs of three members. Members
+that commit at the same time share one fsync.
 
 The last line is one MNIST task of QI-DPFL: 20 clients, 30 rounds, 60,000 records.
 """

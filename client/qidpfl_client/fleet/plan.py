@@ -11,6 +11,7 @@ import httpx
 
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
+from ..journal.fleet_journals import open_journals
 from ..journal.journal import Journal
 from ..noise import NoiseSource, SystemNoise, UnsafeSeededNoise
 from ..owner import Owner, draw_privacy_value
@@ -60,7 +61,7 @@ class FleetPlan:
             report=report,
         )
         with ExitStack() as opened:
-            journals = [opened.enter_context(Journal(self._path(ordinal))) for ordinal in range(self.clients)]
+            journals = opened.enter_context(open_journals([self._path(ordinal) for ordinal in range(self.clients)]))
             for journal in journals:
                 # A limit above that of a journal stops the fleet before the first member starts.
                 journal.limits.of_run(self.owner.lifetime_rho)

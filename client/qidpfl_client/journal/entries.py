@@ -10,8 +10,8 @@ from qidpfl_shared.protocol.messages import Profile, RoundOffer
 from qidpfl_shared.protocol.releases import histogram_release, round_release
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
+from .group_log import SqlValue
 from .limits import finite, or_infinite
-from .sqlite_file import SqlValue
 
 # The error analysis of docs/privacy.md covers the arithmetic of these devices.
 PROVEN_DEVICES = ("cpu", "cuda")

@@ -11,7 +11,7 @@ release of the same records.
 
 import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,9 +34,10 @@ from .entries import (
     round_entry,
     seen_offer,
 )
+from .group_log import GroupLog, LoggedCommit, SqlValue
 from .limits import LifetimeLimits, now
 from .receipts import KeptReceipts
-from .sqlite_file import JournalFile, SqlValue
+from .sqlite_file import Changes, JournalFile
 
 DEFAULT_PATH = Path("qidpfl-journal.sqlite")
 __all__ = [
@@ -58,9 +59,10 @@ class Journal:
     All methods raise `JournalError` if the file is damaged, closed or cannot be written.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False, logged: Sequence[LoggedCommit] | None = None) -> None:
         self.path = path
-        self._file = JournalFile(path, read_only=read_only)
+        # `logged` is what the log of the fleet has for this journal, before it joins the next one.
+        self._file = JournalFile(path, read_only=read_only, logged=logged)
         # Read once: no other process changes a journal that this one may write.
         self._running: RunningAccount | None = None
         self._read_only = read_only
@@ -70,6 +72,15 @@ class Journal:
     def close(self) -> None:
         """Release the file. A new file without any membership is removed."""
         self._file.close(discard=self._file.is_new and not self.memberships())
+
+    @property
+    def has_content(self) -> bool:
+        """Whether something would be lost without the file."""
+        return not self._file.is_new or bool(self.memberships() or self.limits.history())
+
+    def join(self, group: GroupLog) -> None:
+        """Share the fsyncs of commits with the other journals of a fleet from now on."""
+        self._file.join(group)
 
     def flush(self) -> None:
         """Make everything durable that was written so far."""
@@ -322,6 +333,6 @@ class Journal:
         return JournalError(f"{release} of task {task_id} is not reserved in {self.path}, but {known.state}")
 
 
-def _put(database: sqlite3.Connection, statement: str, row: dict[str, SqlValue]) -> None:
+def _put(database: Changes, statement: str, row: dict[str, SqlValue]) -> None:
     marks = ", ".join("?" * len(row))
     database.execute(f"{statement} ({', '.join(row)}) VALUES ({marks})", [*row.values()])

@@ -1,7 +1,7 @@
 """The lifetime limits of a journal. The first one holds until the owner raises it; all of them are recorded."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from ..errors import Misconfigured
@@ -17,18 +17,25 @@ class Limit:
     lifetime_rho: float
 
 
-@dataclass(frozen=True)
+@dataclass
 class LifetimeLimits:
     """The limits in one file. A run may stay below the latest one; only `raise_to` goes above it."""
 
     file: JournalFile
+    # Read once: no other process changes a journal that this one may write.
+    _known: list[Limit] | None = field(default=None, init=False)
 
     def history(self) -> list[Limit]:
         """All limits, oldest first. The last one holds."""
         if not self.file.has_limits:
             return []
+        if self._known is not None:
+            return self._known
         rows = self.file.all("SELECT recorded_at, lifetime_rho FROM limits ORDER BY position")
-        return [Limit(recorded_at=row["recorded_at"], lifetime_rho=or_infinite(row["lifetime_rho"])) for row in rows]
+        limits = [Limit(recorded_at=row["recorded_at"], lifetime_rho=or_infinite(row["lifetime_rho"])) for row in rows]
+        if not self.file.read_only:
+            self._known = limits
+        return limits
 
     def of_run(self, wanted: float | None) -> float:
         """The limit of a run: the latest, or a lower wanted one. A new journal takes any; without one, the default.
@@ -70,6 +77,7 @@ class LifetimeLimits:
         return before
 
     def _add(self, lifetime_rho: float) -> None:
+        self._known = None
         with self.file.transaction() as database:
             database.execute(
                 "INSERT INTO limits (recorded_at, lifetime_rho) VALUES (?, ?)", [now(), finite(lifetime_rho)]

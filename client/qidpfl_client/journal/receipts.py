@@ -7,10 +7,18 @@ bounds its size. Only the part that the signature covers is kept, so no token is
 import json
 import sqlite3
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from qidpfl_shared.protocol.chain import canonical_json
-from qidpfl_shared.protocol.signatures import ChainPosition, MessageSignature, SignedMessage, WrongSignature, verify
+from qidpfl_shared.protocol.signatures import (
+    ChainPosition,
+    MessageSignature,
+    SignedMessage,
+    WrongSignature,
+    verify,
+    verify_bytes,
+)
 
 from ..errors import JournalError, UntrustedCoordinator
 from .sqlite_file import JournalFile
@@ -54,8 +62,20 @@ class KeptReceipt:
         return f"{word}{of}{attempt}"
 
     def verify(self, public_key: str) -> None:
-        """Check the signature. Raises `WrongSignature`."""
+        """Check the signature. Raises `WrongSignature`, and `JournalError` if the journal is damaged."""
         verify(public_key, self.kind, self.facts, MessageSignature(key_id=self.key_id, value=self.signature))
+
+    def verify_body(self, public_key: str) -> None:
+        """Check the signature of a new message, whose body is canonical JSON. Raises `WrongSignature`.
+
+        The members of a fleet get the same announcement: the same signature of the same bytes is computed once.
+        """
+        _verified(public_key, self.kind, self.body, self.key_id, self.signature)
+
+
+@lru_cache(maxsize=64)
+def _verified(public_key: str, kind: str, body: str, key_id: str, signature: str) -> None:
+    verify_bytes(public_key, kind, body.encode(), MessageSignature(key_id=key_id, value=signature))
 
 
 class KeptReceipts:
@@ -63,16 +83,24 @@ class KeptReceipts:
 
     def __init__(self, file: JournalFile) -> None:
         self._file = file
+        # Read once: no other process changes a journal that this one may write.
+        self._pinned: dict[str, dict[str, str]] = {}
 
     def pinned(self, task_id: str) -> dict[str, str]:
         """The pinned keys of a task by their ids, oldest first; empty if its coordinator has signed nothing."""
         if not self._file.has_receipts:
             return {}
+        if task_id in self._pinned:
+            return self._pinned[task_id]
         rows = self._file.all("SELECT key_id, public_key FROM pinned_keys WHERE task_id = ? ORDER BY position", task_id)
-        return {row["key_id"]: row["public_key"] for row in rows}
+        pinned = {row["key_id"]: row["public_key"] for row in rows}
+        if not self._file.read_only:
+            self._pinned[task_id] = pinned
+        return pinned
 
     def pin(self, task_id: str, key_id: str, public_key: str) -> None:
         """Trust a key from now on. The caller has checked that it is the first one, or follows on a pinned one."""
+        self._pinned.pop(task_id, None)
         with self._file.transaction() as database:
             database.execute(
                 "INSERT OR IGNORE INTO pinned_keys (task_id, key_id, public_key) VALUES (?, ?, ?)",
@@ -109,7 +137,7 @@ class KeptReceipts:
             signature=signature.value,
         )
         try:
-            kept.verify(self.pinned(kept.task_id)[signature.key_id])
+            kept.verify_body(self.pinned(kept.task_id)[signature.key_id])
         except (WrongSignature, KeyError) as error:
             reason = "it has an unknown key" if isinstance(error, KeyError) else error
             raise UntrustedCoordinator(f"the {kept.name} is not signed by the pinned key: {reason}") from error

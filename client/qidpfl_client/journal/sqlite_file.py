@@ -3,19 +3,20 @@
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from qidpfl_shared.durable_files import create_folder
 
 from ..errors import JournalError
+from .group_log import LONGEST_RECORD, GroupLog, LoggedCommit, SqlValue, read_log, sync_journal
+from .group_log import NAME as LOG_NAME
 
 VERSION = 5
 _LIMITS_SINCE = 3
 _RECEIPTS_SINCE = 5
-SqlValue = str | int | float | bytes | None
 _RECEIPTS = """
 CREATE TABLE pinned_keys (
     position INTEGER PRIMARY KEY,
@@ -79,12 +80,15 @@ CREATE TABLE entries (
     UNIQUE (task_id, release)
 );
 {_RECEIPTS}"""
-# What a client looks up in every round. An earlier client of the same version ignores them.
+# What a client looks up in every round, and how many commits went through the log of a fleet. An earlier client of the
+# same version ignores them.
 _INDEXES = """
+CREATE TABLE IF NOT EXISTS group_commits (sequence INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS receipts_by_sequence ON receipts (task_id, sequence);
 CREATE INDEX IF NOT EXISTS unfinished_entries ON entries (task_id, position) WHERE
     state = 'reserved' OR (state = 'spent' AND (acknowledged = 0 OR payment_micro IS NULL));
 """
+_FIRST_COMMIT = "INSERT INTO group_commits SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM group_commits);"
 # The change from each earlier version to the next one.
 _UPGRADES = {
     1: "ALTER TABLE entries ADD COLUMN training_s REAL;",
@@ -104,24 +108,54 @@ INSERT INTO limits (recorded_at, lifetime_rho)
 }
 
 
+class Changes(Protocol):
+    """Takes the statements of a transaction."""
+
+    def execute(self, sql: str, values: Sequence[SqlValue] = (), /) -> sqlite3.Cursor: ...
+
+
+class _Recorded:
+    """Executes statements and notes those that change something, for the log of a fleet."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self.statements: list[tuple[str, Sequence[SqlValue]]] = []
+
+    def execute(self, sql: str, values: Sequence[SqlValue] = (), /) -> sqlite3.Cursor:
+        cursor = self._database.execute(sql, values)
+        self.statements.append((sql, tuple(values)))
+        return cursor
+
+
 class JournalFile:
     """A SQLite file with the tables of a journal, created if it is missing; `is_new` tells which.
 
     A file without a committed schema is new: a kill while the file is created leaves such a file behind.
 
+    The members of a fleet share the fsyncs of their commits: see `join` and the module `group_log`.
+
     Every failure is a `JournalError` with one line of text.
     """
 
-    def __init__(self, path: Path, *, read_only: bool) -> None:
+    def __init__(self, path: Path, *, read_only: bool, logged: Sequence[LoggedCommit] | None = None) -> None:
         self.path = path
+        self.read_only = read_only
         # All names of one journal lead to this file, and the lock is beside it.
         self._resolved = Path(os.path.realpath(path))
         self.is_new = False
         self._lock: IO[bytes] | None = None
         self._database: sqlite3.Connection | None = None
+        # Read once: only the process that holds the lock changes it, and only when it opens the file.
+        self._version = 0
+        self._in_fleet = logged is not None
+        self._group: GroupLog | None = None
+        self._recorded: _Recorded | None = None
+        self._sequence = 0
         try:
             with self._translated():
                 self._open(read_only)
+                if not read_only:
+                    self._repeat(read_log(self._resolved.parent).get(path.name, []) if logged is None else logged)
         except BaseException:
             self.close(discard=self.is_new)
             raise
@@ -139,15 +173,15 @@ class JournalFile:
     @property
     def has_limits(self) -> bool:
         """Whether the file records limits. An earlier version that is opened read-only does not."""
-        return _version(self._opened) >= _LIMITS_SINCE
+        return self._version >= _LIMITS_SINCE
 
     @property
     def has_receipts(self) -> bool:
         """Whether the file keeps signed receipts. An earlier version that is opened read-only does not."""
-        return _version(self._opened) >= _RECEIPTS_SINCE
+        return self._version >= _RECEIPTS_SINCE
 
     @contextmanager
-    def transaction(self, *, synced: bool = True) -> Iterator[sqlite3.Connection]:
+    def transaction(self, *, synced: bool = True) -> Iterator[Changes]:
         """All changes or none, fsynced at the end, together with all earlier ones.
 
         With `synced=False` this connection sees the changes at once. They become durable with the next synced
@@ -158,13 +192,17 @@ class JournalFile:
             if not database.in_transaction:
                 database.execute("BEGIN IMMEDIATE")
             database.execute("SAVEPOINT step")
+            recorded = self._recorded
+            before = 0 if recorded is None else len(recorded.statements)
             try:
-                yield database
+                yield recorded or database
             except BaseException:
                 # SQLite itself ends the transaction after some errors, such as a full disk.
                 if database.in_transaction:
                     database.execute("ROLLBACK TO step")
                     database.execute("RELEASE step")
+                if recorded is not None:
+                    del recorded.statements[before if database.in_transaction else 0 :]
                 raise
             database.execute("RELEASE step")
             if synced:
@@ -176,13 +214,52 @@ class JournalFile:
             if self._opened.in_transaction:
                 self._commit(self._opened)
 
+    def join(self, group: GroupLog) -> None:
+        """Share fsyncs with other journals from now on. All earlier changes are durable, or the file is empty."""
+        with self._translated():
+            # A fleet has hundreds of journals, each of which looks up few rows.
+            self._opened.execute("PRAGMA cache_size = -256")
+        self._group, self._recorded = group, _Recorded(self._opened)
+
     def _commit(self, database: sqlite3.Connection) -> None:
+        group, recorded = self._group, self._recorded
+        statements: list[tuple[str, Sequence[SqlValue]]] = []
         try:
+            if recorded is not None:
+                statements, recorded.statements = recorded.statements, []
+                database.execute("UPDATE group_commits SET sequence = ?", [self._sequence + 1])
             database.execute("COMMIT")
         except BaseException:
             if database.in_transaction:
                 database.execute("ROLLBACK")
             raise
+        if group is not None:
+            self._sequence += 1
+            commit = LoggedCommit(journal=self.path.name, sequence=self._sequence, statements=statements)
+            record = commit.encoded()
+            if len(record) > LONGEST_RECORD:
+                sync_journal(self._resolved)
+            else:
+                group.commit(self._resolved, record)
+
+    def _repeat(self, logged: Sequence[LoggedCommit]) -> None:
+        """Repeat the commits that the file has lost in a power cut."""
+        database = self._opened
+        self._sequence = database.execute("SELECT sequence FROM group_commits").fetchone()[0]
+        for commit in logged:
+            if commit.sequence <= self._sequence:
+                continue
+            if commit.sequence != self._sequence + 1:
+                raise JournalError(
+                    f"{self.path} is an older copy than the log of its fleet, {self._resolved.parent / LOG_NAME}: use"
+                    " the newest copy"
+                )
+            database.execute("BEGIN IMMEDIATE")
+            for sql, values in commit.statements:
+                database.execute(sql, values)
+            database.execute("UPDATE group_commits SET sequence = ?", [commit.sequence])
+            database.execute("COMMIT")
+            self._sequence = commit.sequence
 
     def close(self, *, discard: bool = False) -> None:
         """Close and unlock the file, after a commit of all changes; with `discard`, remove it first.
@@ -192,7 +269,8 @@ class JournalFile:
         if self._database is not None:
             if self._database.in_transaction and not discard:
                 with suppress(sqlite3.Error):
-                    self._commit(self._database)
+                    # SQLite fsyncs the file when it is closed: the log of a fleet is not needed.
+                    self._database.execute("COMMIT")
             self._database.close()
         if self._lock is not None:
             if discard:
@@ -225,6 +303,9 @@ class JournalFile:
         if not self.is_new and _version(database) not in {VERSION, *_UPGRADES}:
             raise JournalError(f"{self.path} is not a journal that this version of the client can read")
         if not read_only:
+            if self._in_fleet:
+                # The fleet fsyncs the file before it begins a new log, which then covers it.
+                database.execute("PRAGMA synchronous = NORMAL")
             database.execute("PRAGMA journal_mode = WAL")
             if self.is_new:
                 database.executescript(
@@ -233,8 +314,10 @@ class JournalFile:
             while (version := _version(database)) in _UPGRADES:
                 change = f"{_UPGRADES[version]} PRAGMA user_version = {version + 1};"
                 database.executescript(f"BEGIN IMMEDIATE; {change} COMMIT;")
-            database.executescript(f"BEGIN IMMEDIATE; {_INDEXES} COMMIT;")
-            database.execute("PRAGMA synchronous = FULL")
+            database.executescript(f"BEGIN IMMEDIATE; {_INDEXES} {_FIRST_COMMIT} COMMIT;")
+            if not self._in_fleet:
+                database.execute("PRAGMA synchronous = FULL")
+        self._version = _version(database)
 
     def _require_one_name(self) -> None:
         """Refuse a file with hard links: SQLite keeps the latest releases in a file beside the name that was used."""

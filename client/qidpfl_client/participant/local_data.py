@@ -1,6 +1,6 @@
 """The data of this machine as a `DataSource`: the records of the workload, or a shard of them, and a trainer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from qidpfl_shared.workloads.records import Records
 from qidpfl_shared.workloads.workload import Workload
 
 from ..noise import NoiseSource
-from ..training.per_sample.clipping import ClippingMethod
+from ..training.data_loader import DataLoader
+from ..training.reuse import SharedTraining
 from ..training.trainer import Trainer
 
 
@@ -64,20 +65,14 @@ class OpenedData:
         if partition is not None and not self.all_records:
             require_shard(partition, ordinal)
             records = records.take(self._shards[ordinal])
-        return RecordsLearner(
-            records=records, workload=self.workload, spec=self.spec, device=self.device, clipping=self._clipping
-        )
+        return RecordsLearner(records=records, spec=self.spec, device=self.device, shared=self._shared)
 
     @cached_property
-    def _clipping(self) -> ClippingMethod:
-        """How to clip the gradients of the network: checked once for all clients of this process, before they enrol."""
-        trainer = Trainer(
-            network=self.workload.network(),
-            records=self.workload.training(),
-            layout=self.spec.layout,
-            device=self.device,
+    def _shared(self) -> SharedTraining:
+        """Networks for all clients of this process. The first one is checked here, before they enrol."""
+        return SharedTraining(
+            self.workload.network, examples=self.workload.training(), layout=self.spec.layout, device=self.device
         )
-        return trainer.clipping
 
     @cached_property
     def _shards(self) -> list[Shard]:
@@ -91,10 +86,11 @@ class RecordsLearner:
     """A `Learner` for some records of a workload."""
 
     records: Records
-    workload: Workload
     spec: TaskSpec
     device: torch.device
-    clipping: ClippingMethod
+    shared: SharedTraining
+    # The records as tensors, if there is memory for them.
+    _kept: list[DataLoader] = field(default_factory=list, init=False, repr=False)
 
     @property
     def device_type(self) -> str:
@@ -115,12 +111,15 @@ class RecordsLearner:
     def release(
         self, *, privacy: PrivacySpec, model: Vector32, rho: float | None, noise: NoiseSource, name: str
     ) -> npt.NDArray[np.float64]:
-        # A new trainer per release: a fleet then holds one network per worker, not one per member.
-        trainer = Trainer(
-            network=self.workload.network(),
-            records=self.records,
-            layout=self.spec.layout,
-            device=self.device,
-            clipping=self.clipping,
-        )
-        return trainer.release(privacy=privacy, model=model, rho=rho, noise=noise, name=name)
+        loader = self._kept[0] if self._kept else self._load()
+        # A network per training, not per client: a fleet then holds as many as it has workers.
+        with self.shared.network() as network:
+            return Trainer.with_checked(network, loader).release(
+                privacy=privacy, model=model, rho=rho, noise=noise, name=name
+            )
+
+    def _load(self) -> DataLoader:
+        loader, may_stay = self.shared.loader(self.records)
+        if may_stay:
+            self._kept.append(loader)
+        return loader

@@ -87,6 +87,8 @@ class TaskParticipant:
         # Bids use the privacy value that the profile has committed to.
         self._owner = replace(context.owner, privacy_value=session.profile.privacy_value)
         self._spec = session.spec
+        # Computed once: it is a hash of the whole spec.
+        self._spec_digest = session.spec.digest
         self._learner = session.learner
         self._delivery = delivery
         self._slots = slots
@@ -285,7 +287,7 @@ class TaskParticipant:
                 model=model,
                 rho=entry.rho if self._spec.privacy.noise else None,
                 noise=self._noise,
-                name=f"{self._spec.digest}/{entry.release}",
+                name=f"{self._spec_digest}/{entry.release}",
             )
         return encode(vector)
 

@@ -47,7 +47,7 @@ def bounded(http: httpx.Client) -> httpx.Client:
     return http
 
 
-def _limited(timeout: float | None, error: type[httpcore.TimeoutException]) -> float | None:
+def limited(timeout: float | None, error: type[Exception]) -> float | None:
     """The timeout of one operation: not more than the rest of the call. Raises `error` if nothing is left."""
     ends_at = _ends_at.get()
     if ends_at is None:
@@ -71,7 +71,7 @@ class _DeadlineBackend(httpcore.NetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
         """Connect to the first address of the host that answers. The timeout is for all of them together."""
-        whole = _limited(timeout, httpcore.ConnectTimeout)
+        whole = limited(timeout, httpcore.ConnectTimeout)
         with nullcontext() if whole is None else call_deadline(whole):
             failure: Exception = httpcore.ConnectError(f"{host} has no address")
             for address in _addresses(host, port):
@@ -79,7 +79,7 @@ class _DeadlineBackend(httpcore.NetworkBackend):
                     stream = self._backend.connect_tcp(
                         address,
                         port,
-                        timeout=_limited(timeout, httpcore.ConnectTimeout),
+                        timeout=limited(timeout, httpcore.ConnectTimeout),
                         local_address=local_address,
                         socket_options=socket_options,
                     )
@@ -92,8 +92,8 @@ class _DeadlineBackend(httpcore.NetworkBackend):
     def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Iterable[Any] | None = None
     ) -> httpcore.NetworkStream:
-        limited = _limited(timeout, httpcore.ConnectTimeout)
-        return _DeadlineStream(self._backend.connect_unix_socket(path, timeout=limited, socket_options=socket_options))
+        within = limited(timeout, httpcore.ConnectTimeout)
+        return _DeadlineStream(self._backend.connect_unix_socket(path, timeout=within, socket_options=socket_options))
 
     def sleep(self, seconds: float) -> None:
         self._backend.sleep(seconds)
@@ -104,12 +104,12 @@ class _DeadlineStream(httpcore.NetworkStream):
         self._stream = stream
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._stream.read(max_bytes, timeout=_limited(timeout, httpcore.ReadTimeout))
+        return self._stream.read(max_bytes, timeout=limited(timeout, httpcore.ReadTimeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         for start in range(0, len(buffer), _PIECE_BYTES):
             piece = buffer[start : start + _PIECE_BYTES]
-            self._stream.write(piece, timeout=_limited(timeout, httpcore.WriteTimeout))
+            self._stream.write(piece, timeout=limited(timeout, httpcore.WriteTimeout))
 
     def close(self) -> None:
         self._stream.close()
@@ -117,8 +117,8 @@ class _DeadlineStream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        limited = _limited(timeout, httpcore.ConnectTimeout)
-        return _DeadlineStream(self._stream.start_tls(ssl_context, server_hostname, timeout=limited))
+        within = limited(timeout, httpcore.ConnectTimeout)
+        return _DeadlineStream(self._stream.start_tls(ssl_context, server_hostname, timeout=within))
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)

@@ -1,12 +1,15 @@
 """When and how often a request is retried."""
 
+import itertools
 import random
 import ssl
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TypeVar
+from functools import partial
+from typing import NoReturn, TypeVar
 
 import httpx
 import stamina
@@ -45,14 +48,23 @@ class Retries:
 
     def run(self, send: Callable[[], Result]) -> Result:
         """The result of `send`, after as many attempts as allowed. Raises the last error."""
+        begun = time.monotonic()
+        try:
+            # The usual case: nothing fails, and a retrying caller would cost as much time as a small request.
+            return send()
+        except Exception as error:
+            if self.attempts == 1 or self.wait_after(error) is False:
+                raise
+            first = error
+        attempts: Iterator[Callable[[], Result]] = itertools.chain([partial(_fail, first)], itertools.repeat(send))
         caller = stamina.RetryingCaller(
             attempts=self.attempts,
-            timeout=self.timeout_s,
+            timeout=max(0.0, self.timeout_s - (time.monotonic() - begun)),
             wait_initial=self.wait_initial_s,
             wait_max=self.wait_max_s,
             wait_jitter=self.jitter_s,
         )
-        return caller(self.wait_after, send)
+        return caller(self.wait_after, lambda: next(attempts)())
 
     def wait_after(self, error: Exception) -> bool | float:
         """Whether to retry after this error, or the seconds to wait first if the coordinator has named them."""
@@ -64,6 +76,10 @@ class Retries:
 
 
 NO_RETRIES = Retries(attempts=1)
+
+
+def _fail(error: Exception) -> NoReturn:
+    raise error
 
 
 def retry_after_s(headers: httpx.Headers) -> float | None:

@@ -32,12 +32,14 @@ from ..errors import (
 )
 from .answers import SMALL, NotValid, parse, parse_list, problem_members
 from .deadlines import TOO_SLOW, bounded, call_deadline, deadline_is_over
+from .direct import DirectTransport, Timeouts, TooLong
 from .retries import NO_RETRIES, Retries, retry_after_s
 from .tls import TlsFiles
 
 # The slowest accepted transfer: a call must end within the timeout plus its bytes, sent and received, at this rate.
 _SLOWEST_BYTES_PER_S = 16 << 10
 _TIMEOUT_S = 30.0
+_COMPRESSED = "it is compressed, although the client did not accept that"
 _ERRORS: Mapping[int, type[ApiError]] = {
     401: Unauthenticated,
     403: Forbidden,
@@ -83,12 +85,14 @@ def connect(
         raise InsecureTransport(f"plain http to {address.host}: others could read tokens and updates; use https")
     if tls is not None and address.scheme != "https":
         raise Misconfigured("certificates need an address with https")
+    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
     return bounded(
         _CoordinatorClient(
             base_url=address,
             verify=True if tls is None else tls.context(),
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0)),
-            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            limits=limits,
+            transport=DirectTransport(address, limits=limits) if address.scheme == "http" else None,
             follow_redirects=False,
             trust_env=address.scheme == "https",
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
@@ -223,12 +227,54 @@ class Channel:
             raise Unreachable(f"{self.where} does not answer: {reason}") from error
 
     def _once(self, call: Call) -> ApiResponse:
+        # Looked up for each call: tests and testbeds replace the transport.
+        transport = self._http._transport
         with call_deadline(self._longest_s(call)):
+            if type(transport) is DirectTransport and not self._http.is_closed:
+                return self._exchanged(call, transport)
             response = self._opened(call)
             try:
                 return ApiResponse(call, response.status_code, _body(response, call, call.limit))
             finally:
                 response.close()
+
+    def _exchanged(self, call: Call, transport: DirectTransport) -> ApiResponse:
+        """The answer over a direct connection, with the same checks."""
+        timeout = self._timeout(call.wait_s)
+        try:
+            answer = transport.exchange(
+                self._head(call, transport.netloc),
+                call.content or b"",
+                limits=dict.fromkeys(call.expected, call.limit),
+                otherwise=SMALL,
+                timeouts=Timeouts(*(part or _TIMEOUT_S for part in (timeout.connect, timeout.read, timeout.write))),
+            )
+        except TooLong:
+            raise untrusted(call, f"longer than {call.limit} bytes") from None
+        compressed = answer.headers.get("content-encoding", "identity") != "identity"
+        if answer.status not in call.expected:
+            body = b"" if compressed else answer.body
+            headers = {name: value for name, value in answer.headers.items() if name in ("retry-after", "date")}
+            request = httpx.Request(call.method, self.where)
+            raise self._problem(httpx.Response(answer.status, headers=headers, content=body, request=request), call)
+        if compressed:
+            raise untrusted(call, _COMPRESSED)
+        return ApiResponse(call, answer.status, answer.body)
+
+    def _head(self, call: Call, host: str) -> bytes:
+        """Request line and headers."""
+        own = {"Accept-Encoding": "identity", **call.headers}
+        if call.token is not None:
+            own["Authorization"] = f"Bearer {call.token}"
+        if call.content is not None or call.method in ("POST", "PUT"):
+            own["Content-Length"] = str(len(call.content or b""))
+        replaced = {name.lower() for name in own}
+        lines = [f"{name}: {value}" for name, value in self._headers if name not in replaced]
+        lines += [f"{name}: {value}" for name, value in own.items()]
+        if any("\r" in line or "\n" in line or "\0" in line for line in lines):
+            raise httpx.LocalProtocolError("a header has a line end")
+        target = _url(self.where, call.path, tuple(call.params.items())).raw_path.decode("ascii")
+        return "\r\n".join([f"{call.method} {target} HTTP/1.1", f"Host: {host}", *lines, "\r\n"]).encode("latin-1")
 
     def _longest_s(self, call: Call) -> float:
         """The longest time of one attempt, from the connection to the last byte of the answer."""
@@ -241,7 +287,7 @@ class Channel:
             if response.status_code not in call.expected:
                 raise self._problem(response, call)
             if _is_compressed(response):
-                raise untrusted(call, "it is compressed, although the client did not accept that")
+                raise untrusted(call, _COMPRESSED)
         except BaseException:
             response.close()
             raise

@@ -45,7 +45,12 @@ class DataLoader:
         self._device = device
         self._feature_norm = feature_norm
         fits = 4 * records.features.size <= KEPT_BYTES
-        self._kept = self._converted(np.arange(len(records))) if fits else None
+        self._kept = self._converted(slice(None)) if fits else None
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that the converted features need; 0 if they are converted again in every pass."""
+        return 0 if self._kept is None else self._kept.inputs.nbytes
 
     def chunk(self, batch: Batch) -> Chunk:
         """The records of a batch."""

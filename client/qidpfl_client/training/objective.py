@@ -24,12 +24,16 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedNetwork:
-    """A network that treats each record by itself, with the method that clips its gradients, and example inputs."""
+    """A network that treats each record by itself, with the method that clips its gradients, and example inputs.
+
+    `answers` is the shape of what the network answers to the example inputs.
+    """
 
     network: nn.Module
     parameters: FlatParameters
     clipping: ClippingMethod
     example_inputs: Tensor
+    answers: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +126,7 @@ def check_network(
         raise ClientError("there are no records to train on")
     parameters = FlatParameters(network.eval(), layout, device)
     inputs, answers = _accepted_inputs(network, records, device)
-    lowest, highest = int(records.labels.min()), int(records.labels.max())
-    if answers.ndim != 2 or lowest < 0 or highest >= answers.shape[1]:
-        raise ClientError(
-            f"labels {lowest} to {highest} do not fit the network's answers of shape {tuple(answers.shape)}"
-        )
+    check_labels(records, tuple(answers.shape))
     if clipping is None:
         given, models = parameters.vector.clone(), random_models(parameters)
         labels = torch.arange(len(inputs), device=device) % answers.shape[1]
@@ -136,12 +136,24 @@ def check_network(
             check_records_stay_apart(network, inputs)
         clipping = fastest_method(network, parameters, inputs, labels, models=models)
         parameters.vector.copy_(given)
-    return CheckedNetwork(network=network, parameters=parameters, clipping=clipping, example_inputs=inputs)
+    return CheckedNetwork(
+        network=network,
+        parameters=parameters,
+        clipping=clipping,
+        example_inputs=inputs,
+        answers=tuple(answers.shape),
+    )
 
 
-def make_objective(*, checked: CheckedNetwork, records: Records, chunk: int | None = None) -> Objective:
+def check_labels(records: Records, answers: tuple[int, ...]) -> None:
+    """Refuse records with a label for which a network with answers of this shape has none. Raises `ClientError`."""
+    lowest, highest = int(records.labels.min()), int(records.labels.max())
+    if len(answers) != 2 or lowest < 0 or highest >= answers[1]:
+        raise ClientError(f"labels {lowest} to {highest} do not fit the network's answers of shape {answers}")
+
+
+def make_objective(*, checked: CheckedNetwork, loader: DataLoader, chunk: int | None = None) -> Objective:
     """The objective of one client. `chunk` is the number of records in one pass; the default bounds the memory."""
-    loader = DataLoader(records, checked.parameters.device)
     return Objective(checked=checked, loader=loader, chunk=chunk or checked.clipping.advised_chunk)
 
 

@@ -12,9 +12,10 @@ from qidpfl_shared.workloads.records import Records
 
 from ..errors import ClientError
 from ..noise import NoiseSource
+from .data_loader import DataLoader
 from .devices import use_full_precision
 from .mechanisms import ReleaseNoise, bolt_on, clipped_training, gradient_once, noisy_epochs
-from .objective import check_network, make_objective
+from .objective import CheckedNetwork, check_network, make_objective
 from .per_sample.clipping import ClippingMethod
 from .softmax_regression import SoftmaxRegression
 
@@ -38,9 +39,19 @@ class Trainer:
     ) -> None:
         use_full_precision()
         checked = check_network(network=network, records=records, layout=layout, device=device, clipping=clipping)
-        self.size = len(records)
+        self._prepare(checked, DataLoader(records, device), chunk=chunk)
+
+    @classmethod
+    def with_checked(cls, checked: CheckedNetwork, loader: DataLoader) -> "Trainer":
+        """A trainer with a network that was checked before, on records whose labels fit it."""
+        trainer = cls.__new__(cls)
+        trainer._prepare(checked, loader)
+        return trainer
+
+    def _prepare(self, checked: CheckedNetwork, loader: DataLoader, *, chunk: int | None = None) -> None:
+        self.size = len(loader.records)
         self.clipping = checked.clipping
-        self._objective = make_objective(checked=checked, records=records, chunk=chunk)
+        self._objective = make_objective(checked=checked, loader=loader, chunk=chunk)
         self._regression: SoftmaxRegression | None = None
 
     def release(

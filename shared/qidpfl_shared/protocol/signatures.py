@@ -10,6 +10,7 @@ The package `cryptography` is loaded at the first signature, so that the message
 import base64
 import binascii
 import hashlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field
@@ -18,7 +19,7 @@ from .chain import canonical_json
 from .fields import Count, Digest, Message, Moment, Name
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
 KeyId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="the first 16 digits of the key's SHA-256")]
@@ -146,16 +147,28 @@ def verify(public_key: str, kind: str, facts: Any, signature: MessageSignature) 
     Raises:
         WrongSignature: the signature is not of these facts, this kind and this key.
     """
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    verify_bytes(public_key, kind, canonical_json(facts), signature)
 
+
+def verify_bytes(public_key: str, kind: str, canonical: bytes, signature: MessageSignature) -> None:
+    """Check a signature of facts that are given as canonical JSON. Raises as `verify` does."""
+    from cryptography.exceptions import InvalidSignature
+
+    key_id, key = _loaded(public_key)
+    if signature.key_id != key_id:
+        raise WrongSignature(f"signed with key {signature.key_id}, not with {key_id}")
     try:
-        if signature.key_id != key_id_of(public_key):
-            raise WrongSignature(f"signed with key {signature.key_id}, not with {key_id_of(public_key)}")
-        key = Ed25519PublicKey.from_public_bytes(_decoded(public_key, _KEY_BYTES))
-        key.verify(_decoded(signature.value, _SIGNATURE_BYTES), _signed_bytes(kind, facts))
+        key.verify(_decoded(signature.value, _SIGNATURE_BYTES), _prefix(kind) + canonical)
     except InvalidSignature:
         raise WrongSignature(f"the signature with key {signature.key_id} does not fit the message") from None
+
+
+@lru_cache(maxsize=16)
+def _loaded(public_key: str) -> "tuple[str, Ed25519PublicKey]":
+    """The id of a public key, and the key."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    return key_id_of(public_key), Ed25519PublicKey.from_public_bytes(_decoded(public_key, _KEY_BYTES))
 
 
 def verify_message(public_key: str, message: SignedMessage) -> None:
@@ -184,7 +197,11 @@ def successors(known: str, keys: KeyList) -> list[PublicKeyInfo]:
 
 
 def _signed_bytes(kind: str, facts: Any) -> bytes:
-    return f"qidpfl:{kind}:".encode() + canonical_json(facts)
+    return _prefix(kind) + canonical_json(facts)
+
+
+def _prefix(kind: str) -> bytes:
+    return f"qidpfl:{kind}:".encode()
 
 
 def _decoded(text: str, length: int) -> bytes:

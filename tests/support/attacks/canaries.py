@@ -7,7 +7,6 @@ thousands, but the bound is loose: r right guesses of r prove little more than l
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from scipy import optimize, stats
 
 from qidpfl_client.noise import NoiseSource
 from qidpfl_client.participant.local_data import LocalData, RecordsLearner
+from qidpfl_client.training.data_loader import DataLoader
 from qidpfl_client.training.trainer import Trainer
 from qidpfl_shared.core.aggregation import ServerState, server_step, weighted_mean
 from qidpfl_shared.core.arguments import Vector
@@ -94,11 +94,8 @@ class _Adversary:
 
     def __init__(self, spec: TaskSpec, own: RecordsLearner, canaries: list[tuple[Records, Records]]) -> None:
         self._privacy = spec.privacy.model_copy(update={"noise": False})
-        trainer = partial(Trainer, layout=spec.layout, device=own.device, clipping=own.clipping)
-        self._own = trainer(network=own.workload.network(), records=own.records)
-        self._canaries = [
-            [trainer(network=own.workload.network(), records=record) for record in pair] for pair in canaries
-        ]
+        self._own = _trainer(own, own.records)
+        self._canaries = [[_trainer(own, record) for record in pair] for pair in canaries]
         self._scores = np.zeros(len(canaries))
 
     def look(self, upload: Vector32, model: Vector32) -> None:
@@ -118,6 +115,10 @@ class _Adversary:
         """The sum of the clipped gradients of a trainer's records."""
         mean = trainer.release(privacy=self._privacy, model=model, rho=None, noise=_NoNoise(), name="")
         return trainer.size * mean
+
+
+def _trainer(own: RecordsLearner, records: Records) -> Trainer:
+    return Trainer.with_checked(own.shared.new_network(), DataLoader(records, own.device))
 
 
 class _NoNoise:
