@@ -14,11 +14,23 @@ from qidpfl_shared.core.noise_audit import NoiseAudit, NoiseVerdict, alpha_per_u
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.messages import RoundState, TaskState
+from qidpfl_shared.protocol.signatures import ChainPosition
 from qidpfl_shared.protocol.task_spec import AuditMode, TaskSpec
 from qidpfl_shared.protocol.wire import decode
 
 from ...clock import Micros
-from ...domain import Budget, BudgetState, Client, EndReason, Model, Round, RoundInvitation, Task, Update
+from ...domain import (
+    Budget,
+    BudgetState,
+    Client,
+    EndReason,
+    Model,
+    Round,
+    RoundInvitation,
+    Task,
+    Update,
+    UpdateVerdict,
+)
 from ...errors import DamagedState, UnreadableBlob
 from ...plugins.rules import NO_RULES, RuleRegistry
 from ...store.blobs import Blobs
@@ -49,6 +61,8 @@ class ReadyRound:
     invitations: dict[str, RoundInvitation]
     budgets: dict[str, Budget]
     updates: dict[str, Update]
+    # The newest entry of the task's chain: while it stays the newest one, no row of the task has changed.
+    chain: ChainPosition | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +192,7 @@ def _read_ready_round(tx: Transaction, task_id: str, now: Micros, *, stop: bool)
         invitations=tx.rounds.invitations(task_id, round_.round_number),
         budgets=tx.rounds.budgets(task_id, round_.round_number),
         updates=tx.rounds.updates(task_id, round_.round_number),
+        chain=tx.chain.head(task_id),
     )
 
 
@@ -231,24 +246,27 @@ def _close(
         loss=evaluation.reported.loss if evaluation else None,
         settled_at=now,
     )
-    for client_id, verdict in audit.verdicts.items():
-        tx.rounds.set_verdict(
-            round_,
-            client_id,
-            verdict=verdict,
-            accepted=client_id in audit.accepted,
-            alignment=aggregate.alignments.get(client_id),
-        )
+    tx.rounds.set_verdicts(
+        round_,
+        {
+            client_id: UpdateVerdict(
+                verdict=verdict,
+                accepted=client_id in audit.accepted,
+                alignment=aggregate.alignments.get(client_id),
+            )
+            for client_id, verdict in audit.verdicts.items()
+        },
+    )
     tx.payments.pay(round_, payments.due)
     tx.tasks.add_model(task.task_id, aggregate.model, now)
-    _count_misses(tx, ready)
+    clients = _count_misses(tx, ready)
     paid = sum(payment.amount_micro for payment in payments.due.values())
     detail = f"{len(audit.accepted)} updates, {paid} micro paid, {payments.kept_micro} kept"
     if held := sum(payment.escrow_micro for payment in payments.due.values()):
         detail += f", {held} in escrow"
     tx.events.add(task.task_id, "round.settled", at=now, round_number=round_.round_number, detail=detail)
     tx.touch(task.task_id)
-    _continue(tx, task, round_, evaluation, now, rules, stop=stop)
+    _continue(tx, task, round_, clients, evaluation, now, rules, stop=stop)
     # Last, so that the timing includes nearly the whole settlement.
     timing = watch.timing(evaluated=evaluation is not None)
     closed = replace(round_, state=RoundState.SETTLED)
@@ -261,6 +279,7 @@ def _continue(
     tx: Transaction,
     task: Task,
     round_: Round,
+    clients: list[Client] | None,
     evaluation: Evaluation | None,
     now: Micros,
     rules: RuleRegistry,
@@ -276,7 +295,7 @@ def _continue(
     elif round_.round_number >= task.spec.game.horizon:
         end_task(tx, task, TaskState.FINISHED, EndReason.HORIZON_REACHED, now)
     else:
-        open_round(tx, task, round_.round_number + 1, now, rules)
+        open_round(tx, task, round_.round_number + 1, now, rules, clients)
 
 
 def _void(tx: Transaction, ready: ReadyRound, now: Micros, *, stop: bool) -> bool:
@@ -296,7 +315,7 @@ def _void(tx: Transaction, ready: ReadyRound, now: Micros, *, stop: bool) -> boo
             detail = f"round {round_.round_number} after {round_.attempt} attempts"
             end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_UPDATES, now, detail)
         return True
-    declare_by, deliver_by = deadlines(tx, task, now)
+    declare_by, deliver_by = deadlines(tx, task, round_.round_number, now)
     tx.rounds.start_attempt(round_, declare_by=declare_by, deliver_by=deliver_by)
     return True
 
@@ -311,8 +330,14 @@ def _fail(tx: Transaction, ready: ReadyRound, reason: EndReason, detail: str, no
 
 
 def _unchanged(tx: Transaction, ready: ReadyRound) -> tuple[Task, Round | None]:
-    """The locked task, and the round if it is still what it was when it was read."""
+    """The locked task, and the round if it is still what it was when it was read.
+
+    Every change of a budget, an update or a round has an entry in the chain of the task. A chain with the same head
+    therefore says that they are the same. Otherwise, for example if a client has left, they are compared.
+    """
     task = get_task_for_update(tx, ready.task.task_id)
+    if ready.chain is not None and tx.chain.present(task.task_id) == ready.chain and not task.ended:
+        return task, ready.round_
     round_ = tx.rounds.get(task.task_id, ready.round_.round_number)
     same = (
         not task.ended
@@ -323,10 +348,15 @@ def _unchanged(tx: Transaction, ready: ReadyRound) -> tuple[Task, Round | None]:
     return task, round_ if same else None
 
 
-def _count_misses(tx: Transaction, ready: ReadyRound) -> None:
-    """Count the settled rounds in a row that a client did not answer; set it aside after too many."""
+def _count_misses(tx: Transaction, ready: ReadyRound) -> list[Client] | None:
+    """Count the settled rounds in a row that a client did not answer; set it aside after too many.
+
+    Returns the clients that are still here, or None if this has changed some of them.
+    """
     rules, defended = ready.task.spec.rounds, ready.task.spec.defence is not None
-    here = {client.client_id for client in active_clients(tx, ready.task.task_id)}
+    clients = active_clients(tx, ready.task.task_id)
+    here = {client.client_id for client in clients}
+    changed = False
     for client_id, invitation in ready.invitations.items():
         if invitation.standing is not Standing.INVITED or client_id not in here:
             continue
@@ -334,6 +364,7 @@ def _count_misses(tx: Transaction, ready: ReadyRound) -> None:
         misses = _misses(client, ready.budgets.get(client_id), client_id in ready.updates, defended=defended)
         if misses == client.misses:
             continue
+        changed = True
         if misses >= rules.set_aside_after and defended:
             # Each exclusion lasts twice as many rounds as the one before.
             exclusions = client.exclusions + 1
@@ -341,6 +372,7 @@ def _count_misses(tx: Transaction, ready: ReadyRound) -> None:
             tx.clients.exclude(client_id, misses, exclusions=exclusions, until=until)
         else:
             tx.clients.set_misses(client_id, misses, set_aside=misses >= rules.set_aside_after)
+    return None if changed else clients
 
 
 def _misses(client: Client, answer: Budget | None, delivered: bool, *, defended: bool) -> int:
