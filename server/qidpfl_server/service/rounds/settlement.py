@@ -7,6 +7,7 @@ expensive part at the same time; only one of them closes the round.
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 
 from qidpfl_shared.core.aggregation import ModelDiverged
@@ -16,7 +17,6 @@ from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.messages import RoundState, TaskState
 from qidpfl_shared.protocol.signatures import ChainPosition
 from qidpfl_shared.protocol.task_spec import AuditMode, TaskSpec
-from qidpfl_shared.protocol.wire import decode
 
 from ...clock import Micros
 from ...domain import (
@@ -38,7 +38,7 @@ from ...store.store import Store
 from ...store.transaction import Transaction
 from ..evaluation import Evaluation, Evaluator
 from ..lifecycle import active_clients, end_task, get_task_for_update
-from .aggregation import alignments, next_state, require_stored, save_model
+from .aggregation import NextModel, publish_model, staged_next_model
 from .payments import round_payments
 from .planning import deadlines, open_round, round_is_complete
 from .settlement_timer import Stopwatch, Timing
@@ -73,14 +73,6 @@ class AuditResult:
     accepted: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Aggregate:
-    """The next model, and how well each accepted update agrees with the others; empty if that was not measured."""
-
-    model: Model
-    alignments: dict[str, float]
-
-
 def settle_if_due(
     store: Store,
     task_id: str,
@@ -102,19 +94,20 @@ def settle_if_due(
     audit = audit_updates(ready)
     if len(audit.accepted) < quorum(ready.task.spec, ready.round_, ready.invitations, ready.updates, audit.accepted):
         return store.write(lambda tx: _void(tx, ready, watch.now(), stop=stop))
-    try:
-        aggregate = _aggregate(store.blobs, ready, audit)
-        with watch.evaluating():
-            evaluation = _evaluate(store.blobs, ready, aggregate.model, evaluator)
-    except (DamagedState, ModelDiverged) as error:
-        if isinstance(error, UnreadableBlob) and not stop:
-            # The caller tries again: another coordinator, or a later read, may find the blob.
-            raise
-        reason = EndReason.STATE_DAMAGED if isinstance(error, DamagedState) else EndReason.MODEL_DIVERGED
-        detail = str(error)
-        return store.write(lambda tx: _fail(tx, ready, reason, detail, watch.now()))
-    failpoint("settle.model_written")
-    closed = store.write(lambda tx: _close(tx, ready, audit, aggregate, evaluation, watch, rules, stop=stop))
+    with ExitStack() as staged:
+        try:
+            model = staged.enter_context(_next_model(store.blobs, ready, audit, keep_parameters=evaluator is not None))
+            with watch.evaluating():
+                evaluation = _evaluate(ready, model, evaluator)
+        except (DamagedState, ModelDiverged) as error:
+            if isinstance(error, UnreadableBlob) and not stop:
+                # The caller tries again: another coordinator, or a later read, may find the blob.
+                raise
+            reason = EndReason.STATE_DAMAGED if isinstance(error, DamagedState) else EndReason.MODEL_DIVERGED
+            detail = str(error)
+            return store.write(lambda tx: _fail(tx, ready, reason, detail, watch.now()))
+        failpoint("settle.model_written")
+        closed = store.write(lambda tx: _close(tx, ready, audit, model, evaluation, watch, rules, stop=stop))
     failpoint("settle.after_commit")
     if closed and observe is not None:
         observe(watch.timing(evaluated=evaluation is not None))
@@ -196,34 +189,37 @@ def _read_ready_round(tx: Transaction, task_id: str, now: Micros, *, stop: bool)
     )
 
 
-def _aggregate(blobs: Blobs, ready: ReadyRound, audit: AuditResult) -> Aggregate:
-    """Compute the next version and write it durably; compare the updates with each other in the first rounds."""
+def _next_model(
+    blobs: Blobs, ready: ReadyRound, audit: AuditResult, *, keep_parameters: bool
+) -> AbstractContextManager[NextModel]:
+    """Compute and stage the next version; compare the updates with each other in the first rounds."""
     spec, number = ready.task.spec, ready.round_.round_number
     uploads = uploads_of(
         [ready.clients[known] for known in audit.accepted], ready.budgets, ready.invitations, ready.updates
     )
     parts = weighted_uploads(spec, uploads, participants=len(ready.invitations))
-    state = next_state(blobs, spec, ready.base, parts)
-    scores: list[float] = []
-    if spec.defence is not None and number <= spec.defence.alignment_rounds:
-        scores = alignments(blobs, spec, parts)
-    failpoint("settle.aggregate_computed")
-    model = save_model(blobs, number, state)
-    return Aggregate(model=model, alignments=dict(zip(audit.accepted, scores, strict=False)))
+    return staged_next_model(
+        blobs,
+        spec,
+        ready.base,
+        parts,
+        version=number,
+        compare=spec.defence is not None and number <= spec.defence.alignment_rounds,
+        keep_parameters=keep_parameters,
+    )
 
 
-def _evaluate(blobs: Blobs, ready: ReadyRound, model: Model, evaluator: Evaluator | None) -> Evaluation | None:
-    if evaluator is None:
+def _evaluate(ready: ReadyRound, model: NextModel, evaluator: Evaluator | None) -> Evaluation | None:
+    if evaluator is None or model.parameters is None:
         return None
-    spec = ready.task.spec
-    return evaluator.evaluate(spec, decode(blobs.get(model.digest), dimension=spec.dimension))
+    return evaluator.evaluate(ready.task.spec, model.parameters)
 
 
 def _close(
     tx: Transaction,
     ready: ReadyRound,
     audit: AuditResult,
-    aggregate: Aggregate,
+    model: NextModel,
     evaluation: Evaluation | None,
     watch: Stopwatch,
     rules: RuleRegistry,
@@ -235,7 +231,8 @@ def _close(
     task, round_ = _unchanged(tx, ready)
     if round_ is None:
         return False
-    require_stored(tx.blobs, aggregate.model)
+    publish_model(tx, model)
+    alignments = dict(zip(audit.accepted, model.alignments, strict=False))
     payments = round_payments(task.spec, round_, ready.clients, ready.invitations, ready.budgets, audit.accepted)
     # Before the next round is opened: its reward may depend on this result.
     tx.rounds.settle(
@@ -252,13 +249,13 @@ def _close(
             client_id: UpdateVerdict(
                 verdict=verdict,
                 accepted=client_id in audit.accepted,
-                alignment=aggregate.alignments.get(client_id),
+                alignment=alignments.get(client_id),
             )
             for client_id, verdict in audit.verdicts.items()
         },
     )
     tx.payments.pay(round_, payments.due)
-    tx.tasks.add_model(task.task_id, aggregate.model, now)
+    tx.tasks.add_model(task.task_id, model.model, now)
     clients = _count_misses(tx, ready)
     paid = sum(payment.amount_micro for payment in payments.due.values())
     detail = f"{len(audit.accepted)} updates, {paid} micro paid, {payments.kept_micro} kept"
