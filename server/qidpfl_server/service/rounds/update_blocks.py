@@ -41,9 +41,9 @@ class UpdateMoments:
     def add(self, rows: Sequence[Vector], total: Vector) -> None:
         """Add a block: the weighted rows and their sum."""
         for index, row in enumerate(rows):
-            self._norms[index] += float(row.dot(row))
-            self._products[index] += float(row.dot(total))
-        self._total += float(total.dot(total))
+            self._norms[index] += _dot(row, row)
+            self._products[index] += _dot(row, total)
+        self._total += _dot(total, total)
 
     def result(self) -> RoundMoments:
         return RoundMoments(squared_norms=self._norms, sum_products=self._products, sum_squared_norm=self._total)
@@ -126,6 +126,11 @@ def _weighted_sum(rows: Iterator[Vector], parts: Sequence[WeightedUpload], momen
 def block_length(rows: int, dimension: int) -> int:
     """The coordinates of a block of which so many rows are in memory at the same time."""
     return min(dimension, _BLOCK, max(_SMALLEST_BLOCK, _ROW_BYTES // (8 * rows)))
+
+
+def _dot(one: Vector, other: Vector) -> float:
+    """The inner product. BLAS would start threads of its own for each block, which costs more than the product."""
+    return float(np.einsum("i,i->", one, other))
 
 
 def _clipped_row(reader: BlobReader, part: WeightedUpload, count: int) -> Vector:
