@@ -183,6 +183,15 @@ class Update:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UpdateVerdict:
+    """What a settlement says of an update. `alignment` is None if it was not measured."""
+
+    verdict: NoiseVerdict | None
+    accepted: bool
+    alignment: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Payment:
     """What a client gets for one round: paid now, and held in escrow until the task ends."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import numpy as np
+import numpy.typing as npt
 from fastapi import Request
 
 from qidpfl_shared.failpoints import failpoint
@@ -20,8 +21,11 @@ from ..errors import CoordinatorError, RequestRefused
 from ..store.blobs import StagedBlob
 from .json import media_type
 
-# How much of a body may be in memory before the upload gets a slot.
-_CHUNK_BYTES = 128 * 1024
+# A body is written in pieces of this size, each with one hop to a thread. Larger pieces are not faster.
+_PIECE_BYTES = 1 << 19
+_SMALLEST_PIECE_BYTES = 128 * 1024
+# What all bodies together may keep in memory before they get a slot. With many uploads the pieces become smaller.
+_WAITING_BYTES = 64 << 20
 # Small enough for the processor's cache, and for a dot product that does not start threads of its own.
 _BLOCK = 8192
 _BINARY = "application/octet-stream"
@@ -133,11 +137,20 @@ class _VectorCheck:
     _rest: bytes = b""
 
     def feed(self, chunk: bytes) -> None:
-        data = self._rest + chunk if self._rest else chunk
-        whole = len(data) // BYTES_PER_PARAMETER
-        self._rest = data[whole * BYTES_PER_PARAMETER :]
-        values = np.frombuffer(data, dtype="<f4", count=whole)
-        for start in range(0, whole, _BLOCK):
+        """Check a chunk. Its first bytes may be the end of a number whose start came with the chunk before."""
+        used = 0
+        if self._rest:
+            used = BYTES_PER_PARAMETER - len(self._rest)
+            self._rest += chunk[:used]
+            if len(self._rest) < BYTES_PER_PARAMETER:
+                return
+            self._add(np.frombuffer(self._rest, dtype="<f4"))
+        whole = (len(chunk) - used) // BYTES_PER_PARAMETER
+        self._add(np.frombuffer(chunk, dtype="<f4", count=whole, offset=used) if whole else np.empty(0, "<f4"))
+        self._rest = chunk[used + whole * BYTES_PER_PARAMETER :]
+
+    def _add(self, values: npt.NDArray[np.float32]) -> None:
+        for start in range(0, values.size, _BLOCK):
             block = values[start : start + _BLOCK].astype(np.float64)
             self.squared_norm += float(block.dot(block))
         # A sum of squares of finite float32 values is far below the largest float64.
@@ -153,6 +166,7 @@ class UploadReceiver:
         self._slots = asyncio.Semaphore(max_uploads)
         # fsyncs that run at the same time share the commits of the file system.
         self._disk = anyio.CapacityLimiter(16)
+        self._active = 0
 
     async def receive(self, blob: StagedBlob, body: AsyncIterator[bytes], *, byte_length: int, digest: str) -> float:
         """Write a body to a staged blob and fsync it; return the squared norm of the vector.
@@ -162,26 +176,35 @@ class UploadReceiver:
         check = _VectorCheck()
         chunks: list[bytes] = []
         waiting = received = 0
-        async for chunk in body:
-            received += len(chunk)
-            if received > byte_length:
-                raise RequestRefused(ErrorCode.WRONG_LENGTH, f"more than the {byte_length} bytes of this model")
-            chunks.append(chunk)
-            waiting += len(chunk)
-            if waiting >= _CHUNK_BYTES:
-                async with self._slots:
-                    await anyio.to_thread.run_sync(_write, blob, check, chunks, limiter=self._disk)
-                chunks, waiting = [], 0
-                failpoint("upload.mid_body")
-        async with self._slots:
-            await anyio.to_thread.run_sync(_finish, blob, check, chunks, byte_length, digest, limiter=self._disk)
+        self._active += 1
+        try:
+            async for chunk in body:
+                received += len(chunk)
+                if received > byte_length:
+                    raise RequestRefused(ErrorCode.WRONG_LENGTH, f"more than the {byte_length} bytes of this model")
+                chunks.append(chunk)
+                waiting += len(chunk)
+                if waiting >= self._piece_bytes and received < byte_length:
+                    async with self._slots:
+                        await anyio.to_thread.run_sync(_write, blob, check, chunks, limiter=self._disk)
+                    chunks, waiting = [], 0
+                    failpoint("upload.mid_body")
+            async with self._slots:
+                await anyio.to_thread.run_sync(_finish, blob, check, chunks, byte_length, digest, limiter=self._disk)
+        finally:
+            self._active -= 1
         return check.squared_norm
+
+    @property
+    def _piece_bytes(self) -> int:
+        return max(_SMALLEST_PIECE_BYTES, min(_PIECE_BYTES, _WAITING_BYTES // self._active))
 
 
 def _write(blob: StagedBlob, check: _VectorCheck, chunks: list[bytes]) -> None:
-    data = b"".join(chunks)
-    check.feed(data)
-    blob.write(data)
+    """Check, hash and write the chunks as they came: they are not copied into one."""
+    for chunk in chunks:
+        check.feed(chunk)
+        blob.write(chunk)
 
 
 def _finish(blob: StagedBlob, check: _VectorCheck, chunks: list[bytes], byte_length: int, digest: str) -> None:

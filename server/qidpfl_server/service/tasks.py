@@ -162,7 +162,7 @@ def resume_task(tx: Transaction, task_id: str, now: Micros) -> None:
         raise RequestRefused(ErrorCode.TASK_ENDED, f"the task is {task.state}: {task.reason}")
     tx.tasks.resume(task_id, TaskState.ENROLLING if round_ is None else TaskState.TRAINING)
     if round_ is not None:
-        declare_by, deliver_by = deadlines(tx, task, now)
+        declare_by, deliver_by = deadlines(tx, task, round_.round_number, now)
         tx.rounds.reopen(round_, declare_by=declare_by, deliver_by=deliver_by)
     tx.events.add(task_id, "task.resumed", at=now, detail=task.reason)
     tx.touch(task_id)

@@ -84,6 +84,39 @@ class StagedBlob:
             self.path.unlink(missing_ok=True)
 
 
+class BlobReader:
+    """Reads a blob in pieces. What it has read counts only after `finish` has checked the digest."""
+
+    def __init__(self, blobs: "Blobs", digest: str, byte_length: int) -> None:
+        self._blobs = blobs
+        self._digest = digest
+        self._byte_length = byte_length
+        self._hash = hashlib.sha256()
+        self._offset = 0
+
+    def read_into(self, buffer: memoryview) -> None:
+        """Fill the buffer with the next bytes."""
+        filled = 0
+        while filled < len(buffer):
+            count = self._blobs.read_piece(self._digest, self._offset + filled, buffer[filled:])
+            if count == 0:
+                raise self._damaged()
+            filled += count
+        self._hash.update(buffer)
+        self._offset += filled
+
+    def finish(self) -> None:
+        """Check that all bytes were read and have the digest of the blob."""
+        rest = memoryview(bytearray(1))
+        if self._offset != self._byte_length or self._blobs.read_piece(self._digest, self._offset, rest):
+            raise self._damaged()
+        if self._hash.hexdigest() != self._digest:
+            raise self._damaged()
+
+    def _damaged(self) -> UnreadableBlob:
+        return UnreadableBlob(f"blob {self._digest} in the blob folder does not match its digest")
+
+
 class Blobs:
     """A folder of blobs. A missing folder is created only if `create`."""
 
@@ -177,25 +210,26 @@ class Blobs:
             raise UnreadableBlob(f"blob {digest} in the blob folder does not match its digest")
         return data
 
+    def reader(self, digest: str, byte_length: int) -> "BlobReader":
+        """Reads a blob of this length in pieces, from its start to its end."""
+        return BlobReader(self, digest, byte_length)
+
+    def read_piece(self, digest: str, offset: int, buffer: memoryview) -> int:
+        """Read a piece of a blob without a check; the number of bytes. `BlobReader` checks the whole."""
+        try:
+            # Opened for each piece: a round may have more updates than a process may have open files.
+            with self._path(digest).open("rb", buffering=0) as file:
+                file.seek(offset)
+                return file.readinto(buffer) or 0
+        except FileNotFoundError:
+            self._refuse_missing(digest)
+
     def _refuse_missing(self, digest: str) -> NoReturn:
         if not self.present:
             # The operator must mount it. This is no reason to fail a task.
             raise StoreBusy(_MISSING) from None
         # Clients may read this message, so it does not name the folder.
         raise UnreadableBlob(f"blob {digest} is missing from the blob folder") from None
-
-    def checked_path(self, digest: str) -> Path:
-        """The file of this digest, after a check of all its bytes, which are not kept in memory."""
-        found = hashlib.sha256()
-        try:
-            with self._path(digest).open("rb") as file:
-                while chunk := file.read(_CHUNK_BYTES):
-                    found.update(chunk)
-        except FileNotFoundError:
-            self._refuse_missing(digest)
-        if found.hexdigest() != digest:
-            raise UnreadableBlob(f"blob {digest} in the blob folder does not match its digest")
-        return self._path(digest)
 
     def has(self, digest: str) -> bool:
         return self._path(digest).exists()

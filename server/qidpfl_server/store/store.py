@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -156,19 +157,21 @@ class Store:
         try:
             with self.engine.begin() as connection:
                 transaction = Transaction(connection, self.blobs, self.key, self._derived)
-                for group in _grouped(batch):
+                groups = _grouped(batch)
+                for group in groups:
+                    # A group that is alone needs no savepoint: if it fails, nothing is left to commit.
+                    savepoint = nullcontext() if len(groups) == 1 else connection.begin_nested()
                     before, restore_chain = (
                         (set(transaction.touched), transaction.changes_tokens),
                         transaction.chain.saved(),
                     )
                     try:
-                        with connection.begin_nested():
-                            if (round_key := group[0].round_key) is None:
-                                results = [group[0].work(transaction)]
-                            else:
-                                results = group[0].work(transaction, *round_key, [request.item for request in group])
+                        with savepoint:
+                            results = _run(group, transaction)
                             transaction.chain.flush()
                     except Exception as error:
+                        if len(groups) == 1:
+                            raise _GroupFailed from error
                         transaction.touched, transaction.changes_tokens = before
                         restore_chain()
                         results = [translated(error)] * len(group)
@@ -177,6 +180,9 @@ class Store:
                 touched = transaction.touched
                 counted = transaction.is_counted
                 self.local_commits += counted
+        except _GroupFailed as failed:
+            assert isinstance(failed.__cause__, Exception)
+            outcomes = [(request, translated(failed.__cause__)) for request in batch]
         except Exception as error:
             self.local_commits -= counted
             failure = translated(error)
@@ -204,6 +210,19 @@ class Store:
             self.blobs.sync_names()
         if transaction.is_counted:
             transaction.count_commit()
+
+
+class _GroupFailed(Exception):
+    """The only group of a transaction has failed, with the error that is the cause. The transaction is rolled back."""
+
+
+def _run(group: Sequence[_Request], transaction: Transaction) -> Sequence[Any]:
+    """Run the work of a group; the results of its requests in their order."""
+    work, round_key = group[0].work, group[0].round_key
+    if round_key is None:
+        return [work(transaction)]
+    results: Sequence[Any] = work(transaction, *round_key, [request.item for request in group])
+    return results
 
 
 def _grouped(batch: list[_Request]) -> list[list[_Request]]:

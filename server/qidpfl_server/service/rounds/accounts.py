@@ -59,10 +59,13 @@ def present_accounts(
 def paid_micro(tx: Transaction, task: Task, round_number: int) -> int:
     """What the rounds before this one have cost: payments and escrow."""
     sums, settled = _sums(tx, task), _last_settled(round_number)
+    totals = tx.payments.totals_micro(task.task_id, after_round=sums.paid_through)
+    recent = sum(amount for number, amount in totals.items() if number > settled)
     if settled > sums.paid_through:
-        sums.paid_micro += tx.payments.total_micro(task.task_id, after_round=sums.paid_through, up_to_round=settled)
+        sums.paid_micro += sum(totals.values()) - recent
         sums.paid_through = settled
-    return sums.paid_micro + tx.payments.total_micro(task.task_id, after_round=sums.paid_through)
+    # With an earlier round number than at the last call, every row is a recent one.
+    return sums.paid_micro + recent
 
 
 @dataclass

@@ -6,91 +6,129 @@ version with the same function.
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from qidpfl_shared.core.aggregation import (
-    AggregationRule,
-    Parameters,
-    ServerState,
-    server_step,
-    trimmed_mean,
-    weighted_mean,
-)
-from qidpfl_shared.core.arguments import Vector
-from qidpfl_shared.core.noise_audit import RoundMoments, alignment
+from qidpfl_shared.core.aggregation import Parameters, ServerState, server_step
+from qidpfl_shared.core.noise_audit import alignment
+from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.task_spec import TaskSpec
-from qidpfl_shared.protocol.wire import decode, encode, flatten
+from qidpfl_shared.protocol.wire import BYTES_PER_PARAMETER, decode, encode, flatten
 
 from ...domain import Model
 from ...errors import DamagedState, StoreBusy
-from ...store.blobs import Blobs
+from ...store.blobs import Blobs, StagedBlob
+from ...store.transaction import Transaction
+from .update_blocks import UpdateMoments, mean_blocks
 from .weights import WeightedUpload
+
+# Threads of a settlement: they read, hash and write. Other settlements may run at the same time.
+_THREADS = 2
 
 
 def next_state(blobs: Blobs, spec: TaskSpec, base: Model, parts: Sequence[WeightedUpload]) -> ServerState:
     """The state after the server's step along the mean of the accepted updates, in the order of `parts`."""
-    return server_step(
-        state=load_model(blobs, base, spec.dimension),
-        mean_update=_mean(blobs, spec, parts),
-        learning_rate=spec.aggregation.learning_rate,
-        momentum=spec.aggregation.momentum,
-    )
+    whole = ServerState(parameters=np.empty(spec.dimension, dtype=np.float32), momentum=np.empty(spec.dimension))
+    for start, block in _next_blocks(blobs, spec, base, parts):
+        end = start + block.parameters.size
+        whole.parameters[start:end], whole.momentum[start:end] = block.parameters, block.momentum
+    return whole
 
 
-def alignments(blobs: Blobs, spec: TaskSpec, parts: Sequence[WeightedUpload]) -> list[float]:
-    """How well each update agrees with the sum of the others, as a score that is N(0, 1) for random directions.
+@dataclass(frozen=True, kw_only=True)
+class NextModel:
+    """The next version, in files that are fsynced but not yet renamed into place.
 
-    Two passes over the updates, so that memory does not grow with their number.
+    `alignments` say how well each update agrees with the sum of the others, as a score that is N(0, 1) for random
+    directions; empty if that was not asked for. `parameters` is None unless they were asked for.
     """
-    total = np.zeros(spec.dimension)
-    for part in parts:
-        total += part.weight * _clipped(blobs, spec, part)
-    norms, products = [], []
-    for part in parts:
-        weighted = part.weight * _clipped(blobs, spec, part)
-        norms.append(float(weighted.dot(weighted)))
-        products.append(float(weighted.dot(total)))
-    moments = RoundMoments(
-        squared_norms=np.array(norms), sum_products=np.array(products), sum_squared_norm=float(total.dot(total))
-    )
-    return [float(score) for score in alignment(moments=moments, dimension=spec.dimension)]
+
+    model: Model
+    files: tuple[StagedBlob, ...]
+    alignments: list[float]
+    parameters: Parameters | None
 
 
-def _mean(blobs: Blobs, spec: TaskSpec, parts: Sequence[WeightedUpload]) -> Vector:
-    """The mean by the rule of the task. The updates are streamed, so that memory does not grow with their number."""
-    if spec.aggregation.rule is AggregationRule.TRIMMED_MEAN:
-        return _trimmed_mean(blobs, spec, parts)
+@contextmanager
+def staged_next_model(
+    blobs: Blobs,
+    spec: TaskSpec,
+    base: Model,
+    parts: Sequence[WeightedUpload],
+    *,
+    version: int,
+    compare: bool,
+    keep_parameters: bool,
+) -> Iterator[NextModel]:
+    """Compute the next version and stage its files; they are removed at the end unless they were published.
 
-    def stream() -> Iterator[tuple[float, npt.NDArray[Any]]]:
-        for part in parts:
-            yield part.weight, _clipped(blobs, spec, part)
+    One pass over the updates, in bounded memory, which also compares the updates with each other.
+    """
+    moments = UpdateMoments(len(parts)) if compare else None
+    kept = np.empty(spec.dimension, dtype=np.float32) if keep_parameters else None
+    has_momentum = False
+    with blobs.stage() as parameters, blobs.stage() as momentum, ThreadPoolExecutor(_THREADS) as threads:
+        written: list[Future[None]] = []
+        for start, block in _next_blocks(blobs, spec, base, parts, threads, moments):
+            if kept is not None:
+                kept[start : start + block.parameters.size] = block.parameters
+            has_momentum = has_momentum or bool(block.momentum.any())
+            for future in written:
+                future.result()
+            written = [
+                threads.submit(parameters.write, _bytes_of(block.parameters, "<f4")),
+                threads.submit(momentum.write, _bytes_of(block.momentum, "<f8")),
+            ]
+        for future in written:
+            future.result()
+        failpoint("settle.aggregate_computed")
+        files = (parameters, momentum) if has_momentum else (parameters,)
+        list(threads.map(StagedBlob.sync, files))
+        model = Model(
+            version=version, digest=parameters.digest, momentum_digest=momentum.digest if has_momentum else None
+        )
+        scores = [] if moments is None else alignment(moments=moments.result(), dimension=spec.dimension).tolist()
+        yield NextModel(model=model, files=files, alignments=scores, parameters=kept)
 
-    return weighted_mean(updates=stream(), dimension=spec.dimension)
+
+def _next_blocks(
+    blobs: Blobs,
+    spec: TaskSpec,
+    base: Model,
+    parts: Sequence[WeightedUpload],
+    threads: Executor | None = None,
+    moments: UpdateMoments | None = None,
+) -> Iterator[tuple[int, ServerState]]:
+    """The next state in blocks of coordinates, each with its start. They count only when all of them were read."""
+    weights = blobs.reader(base.digest, BYTES_PER_PARAMETER * spec.dimension)
+    velocity = None if base.momentum_digest is None else blobs.reader(base.momentum_digest, 8 * spec.dimension)
+    for block in mean_blocks(blobs, spec, parts, threads=threads, moments=moments):
+        parameters = np.empty(block.mean.size, dtype="<f4")
+        weights.read_into(parameters.data.cast("B"))
+        momentum = np.zeros(block.mean.size, dtype="<f8")
+        if velocity is not None:
+            velocity.read_into(momentum.data.cast("B"))
+        yield (
+            block.start,
+            server_step(
+                state=ServerState(parameters=parameters, momentum=momentum),
+                mean_update=block.mean,
+                learning_rate=spec.aggregation.learning_rate,
+                momentum=spec.aggregation.momentum,
+            ),
+        )
+    weights.finish()
+    if velocity is not None:
+        velocity.finish()
 
 
-def _trimmed_mean(blobs: Blobs, spec: TaskSpec, parts: Sequence[WeightedUpload]) -> Vector:
-    """The trimmed mean reads all updates side by side, a piece of each at a time, after their digests were checked."""
-    files = [blobs.checked_path(part.digest) for part in parts]
-
-    def read(index: int, piece: slice) -> npt.NDArray[Any]:
-        values = np.fromfile(files[index], dtype="<f4", count=piece.stop - piece.start, offset=4 * piece.start)
-        return values.astype(np.float64) * parts[index].scale
-
-    return trimmed_mean(
-        read=read,
-        weights=[part.weight for part in parts],
-        dimension=spec.dimension,
-        trim=spec.aggregation.trim or 0.0,
-    )
-
-
-def _clipped(blobs: Blobs, spec: TaskSpec, part: WeightedUpload) -> npt.NDArray[Any]:
-    """An update within its norm bound."""
-    vector = decode(blobs.get(part.digest), dimension=spec.dimension)
-    return vector if part.scale == 1 else vector.astype(np.float64) * part.scale
+def _bytes_of(values: npt.NDArray[Any], kind: str) -> memoryview:
+    return np.ascontiguousarray(values, dtype=kind).data.cast("B")
 
 
 def initial_parameters(spec: TaskSpec) -> Parameters:
@@ -115,6 +153,15 @@ def save_model(blobs: Blobs, version: int, state: ServerState) -> Model:
     digest = blobs.put(encode(state.parameters))
     momentum = blobs.put(state.momentum.astype("<f8").tobytes()) if state.momentum.any() else None
     return Model(version=version, digest=digest, momentum_digest=momentum)
+
+
+def publish_model(tx: Transaction, model: NextModel) -> None:
+    """Rename the files of a staged model into place. Raises `StoreBusy` if a sweep has removed them."""
+    try:
+        for file in model.files:
+            tx.publish(file)
+    except FileNotFoundError:
+        raise StoreBusy("the model was swept before it was recorded; try again") from None
 
 
 def require_stored(blobs: Blobs, model: Model) -> None:

@@ -29,9 +29,21 @@ _ENDS = {
 }
 
 
-def open_round(tx: Transaction, task: Task, round_number: int, now: Micros, rules: RuleRegistry) -> None:
-    """Plan a round and announce it, or end the task if no round can be planned."""
-    clients = [_returned(tx, task, client, round_number) for client in active_clients(tx, task.task_id)]
+def open_round(
+    tx: Transaction,
+    task: Task,
+    round_number: int,
+    now: Micros,
+    rules: RuleRegistry,
+    active: list[Client] | None = None,
+) -> None:
+    """Plan a round and announce it, or end the task if no round can be planned.
+
+    `active` are the clients of the task that have not left, if this transaction has already read them.
+    """
+    if active is None:
+        active = active_clients(tx, task.task_id)
+    clients = [_returned(tx, task, client, round_number) for client in active]
     accounts = present_accounts(tx, task, clients, round_number)
     try:
         plan = plan_round(
@@ -89,8 +101,8 @@ def flagged_clients(tx: Transaction, task: Task) -> set[str]:
     return {client_id for client_id, score in alignment_scores(tx, task).items() if score < floor}
 
 
-def deadlines(tx: Transaction, task: Task, now: Micros) -> tuple[Micros, Micros]:
-    """Until when clients may declare and deliver in an attempt that starts now.
+def deadlines(tx: Transaction, task: Task, latest: int, now: Micros) -> tuple[Micros, Micros]:
+    """Until when clients may declare and deliver in an attempt that starts now. `latest` is the last stored round.
 
     With a defence the deadlines follow the time that most clients needed in the last rounds, so that a client that only
     delays cannot stretch every round to the task's own deadlines. The announced deadlines stay binding.
@@ -98,7 +110,7 @@ def deadlines(tx: Transaction, task: Task, now: Micros) -> tuple[Micros, Micros]
     rules, defence = task.spec.rounds, task.spec.defence
     declare_s, deliver_s = rules.declare_s, rules.deliver_s
     if defence is not None:
-        declared, delivered = _answer_times(tx, task)
+        declared, delivered = _answer_times(tx, task, latest)
         whole_s = _adapted(declare_s + deliver_s, delivered, defence)
         declare_s = _adapted(declare_s, declared, defence)
         deliver_s = min(deliver_s, max(whole_s - declare_s, defence.deadline_floor * deliver_s))
@@ -112,20 +124,22 @@ def _adapted(longest_s: float, times_s: list[float], defence: DefenceSpec) -> fl
     return min(longest_s, max(defence.deadline_floor * longest_s, defence.deadline_factor * usual))
 
 
-def _answer_times(tx: Transaction, task: Task) -> tuple[list[float], list[float]]:
+def _answer_times(tx: Transaction, task: Task, latest: int) -> tuple[list[float], list[float]]:
     """The seconds after which clients declared and delivered in the last rounds that needed one attempt."""
-    latest = tx.rounds.latest(task.task_id)
-    declared: list[float] = []
-    delivered: list[float] = []
-    for number in range(latest.round_number if latest else 0, 0, -1)[:_OBSERVED_ROUNDS]:
-        round_ = tx.rounds.get(task.task_id, number)
-        if round_ is None or round_.state is not RoundState.SETTLED or round_.opened_at is None or round_.attempt > 1:
-            continue
-        updates = tx.rounds.updates(task.task_id, number)
-        budgets = tx.rounds.budgets(task.task_id, number, updates)
-        declared += [(budget.recorded_at - round_.opened_at) / SECOND for budget in budgets.values()]
-        delivered += [(update.received_at - round_.opened_at) / SECOND for update in updates.values()]
-    return declared, delivered
+    if latest == 0:
+        return [], []
+    first = max(1, latest - _OBSERVED_ROUNDS + 1)
+    opened = {
+        round_.round_number: round_.opened_at
+        for round_ in tx.rounds.range(task.task_id, first, latest)
+        if round_.state is RoundState.SETTLED and round_.opened_at is not None and round_.attempt == 1
+    }
+    times = [
+        (declared_at - start, delivered_at - start)
+        for number, declared_at, delivered_at in tx.rounds.answer_times(task.task_id, first, latest)
+        if (start := opened.get(number)) is not None
+    ]
+    return [declared / SECOND for declared, _ in times], [delivered / SECOND for _, delivered in times]
 
 
 def participant(client: Client, account: PrivacyAccount) -> Participant:
@@ -175,7 +189,7 @@ def _past(tx: Transaction, task: Task) -> list[PastRound]:
 
 
 def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Client], now: Micros) -> None:
-    declare_by, deliver_by = deadlines(tx, task, now)
+    declare_by, deliver_by = deadlines(tx, task, plan.round_number - 1, now)
     round_ = Round(
         task_id=task.task_id,
         round_number=plan.round_number,

@@ -7,6 +7,7 @@ expensive part at the same time; only one of them closes the round.
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 
 from qidpfl_shared.core.aggregation import ModelDiverged
@@ -14,11 +15,22 @@ from qidpfl_shared.core.noise_audit import NoiseAudit, NoiseVerdict, alpha_per_u
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.messages import RoundState, TaskState
+from qidpfl_shared.protocol.signatures import ChainPosition
 from qidpfl_shared.protocol.task_spec import AuditMode, TaskSpec
-from qidpfl_shared.protocol.wire import decode
 
 from ...clock import Micros
-from ...domain import Budget, BudgetState, Client, EndReason, Model, Round, RoundInvitation, Task, Update
+from ...domain import (
+    Budget,
+    BudgetState,
+    Client,
+    EndReason,
+    Model,
+    Round,
+    RoundInvitation,
+    Task,
+    Update,
+    UpdateVerdict,
+)
 from ...errors import DamagedState, UnreadableBlob
 from ...plugins.rules import NO_RULES, RuleRegistry
 from ...store.blobs import Blobs
@@ -27,7 +39,7 @@ from ...store.transaction import Transaction
 from ..evaluation import Evaluator
 from ..lifecycle import active_clients, end_task, get_task_for_update
 from ..scoring import Evaluation
-from .aggregation import alignments, next_state, require_stored, save_model
+from .aggregation import NextModel, publish_model, staged_next_model
 from .payments import round_payments
 from .planning import deadlines, open_round, round_is_complete
 from .settlement_timer import Stopwatch, Timing
@@ -50,6 +62,8 @@ class ReadyRound:
     invitations: dict[str, RoundInvitation]
     budgets: dict[str, Budget]
     updates: dict[str, Update]
+    # The newest entry of the task's chain: while it stays the newest one, no row of the task has changed.
+    chain: ChainPosition | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +72,6 @@ class AuditResult:
 
     verdicts: dict[str, NoiseVerdict | None]
     accepted: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Aggregate:
-    """The next model, and how well each accepted update agrees with the others; empty if that was not measured."""
-
-    model: Model
-    alignments: dict[str, float]
 
 
 def settle_if_due(
@@ -89,19 +95,20 @@ def settle_if_due(
     audit = audit_updates(ready)
     if len(audit.accepted) < quorum(ready.task.spec, ready.round_, ready.invitations, ready.updates, audit.accepted):
         return store.write(lambda tx: _void(tx, ready, watch.now(), stop=stop))
-    try:
-        aggregate = _aggregate(store.blobs, ready, audit)
-        with watch.evaluating():
-            evaluation = _evaluate(store.blobs, ready, aggregate.model, evaluator)
-    except (DamagedState, ModelDiverged) as error:
-        if isinstance(error, UnreadableBlob) and not stop:
-            # The caller tries again: another coordinator, or a later read, may find the blob.
-            raise
-        reason = EndReason.STATE_DAMAGED if isinstance(error, DamagedState) else EndReason.MODEL_DIVERGED
-        detail = str(error)
-        return store.write(lambda tx: _fail(tx, ready, reason, detail, watch.now()))
-    failpoint("settle.model_written")
-    closed = store.write(lambda tx: _close(tx, ready, audit, aggregate, evaluation, watch, rules, stop=stop))
+    with ExitStack() as staged:
+        try:
+            model = staged.enter_context(_next_model(store.blobs, ready, audit, keep_parameters=evaluator is not None))
+            with watch.evaluating():
+                evaluation = _evaluate(ready, model, evaluator)
+        except (DamagedState, ModelDiverged) as error:
+            if isinstance(error, UnreadableBlob) and not stop:
+                # The caller tries again: another coordinator, or a later read, may find the blob.
+                raise
+            reason = EndReason.STATE_DAMAGED if isinstance(error, DamagedState) else EndReason.MODEL_DIVERGED
+            detail = str(error)
+            return store.write(lambda tx: _fail(tx, ready, reason, detail, watch.now()))
+        failpoint("settle.model_written")
+        closed = store.write(lambda tx: _close(tx, ready, audit, model, evaluation, watch, rules, stop=stop))
     failpoint("settle.after_commit")
     if closed and observe is not None:
         observe(watch.timing(evaluated=evaluation is not None))
@@ -179,37 +186,41 @@ def _read_ready_round(tx: Transaction, task_id: str, now: Micros, *, stop: bool)
         invitations=tx.rounds.invitations(task_id, round_.round_number),
         budgets=tx.rounds.budgets(task_id, round_.round_number),
         updates=tx.rounds.updates(task_id, round_.round_number),
+        chain=tx.chain.head(task_id),
     )
 
 
-def _aggregate(blobs: Blobs, ready: ReadyRound, audit: AuditResult) -> Aggregate:
-    """Compute the next version and write it durably; compare the updates with each other in the first rounds."""
+def _next_model(
+    blobs: Blobs, ready: ReadyRound, audit: AuditResult, *, keep_parameters: bool
+) -> AbstractContextManager[NextModel]:
+    """Compute and stage the next version; compare the updates with each other in the first rounds."""
     spec, number = ready.task.spec, ready.round_.round_number
     uploads = uploads_of(
         [ready.clients[known] for known in audit.accepted], ready.budgets, ready.invitations, ready.updates
     )
     parts = weighted_uploads(spec, uploads, participants=len(ready.invitations))
-    state = next_state(blobs, spec, ready.base, parts)
-    scores: list[float] = []
-    if spec.defence is not None and number <= spec.defence.alignment_rounds:
-        scores = alignments(blobs, spec, parts)
-    failpoint("settle.aggregate_computed")
-    model = save_model(blobs, number, state)
-    return Aggregate(model=model, alignments=dict(zip(audit.accepted, scores, strict=False)))
+    return staged_next_model(
+        blobs,
+        spec,
+        ready.base,
+        parts,
+        version=number,
+        compare=spec.defence is not None and number <= spec.defence.alignment_rounds,
+        keep_parameters=keep_parameters,
+    )
 
 
-def _evaluate(blobs: Blobs, ready: ReadyRound, model: Model, evaluator: Evaluator | None) -> Evaluation | None:
-    if evaluator is None:
+def _evaluate(ready: ReadyRound, model: NextModel, evaluator: Evaluator | None) -> Evaluation | None:
+    if evaluator is None or model.parameters is None:
         return None
-    spec = ready.task.spec
-    return evaluator.evaluate(spec, decode(blobs.get(model.digest), dimension=spec.dimension))
+    return evaluator.evaluate(ready.task.spec, model.parameters)
 
 
 def _close(
     tx: Transaction,
     ready: ReadyRound,
     audit: AuditResult,
-    aggregate: Aggregate,
+    model: NextModel,
     evaluation: Evaluation | None,
     watch: Stopwatch,
     rules: RuleRegistry,
@@ -221,7 +232,8 @@ def _close(
     task, round_ = _unchanged(tx, ready)
     if round_ is None:
         return False
-    require_stored(tx.blobs, aggregate.model)
+    publish_model(tx, model)
+    alignments = dict(zip(audit.accepted, model.alignments, strict=False))
     payments = round_payments(task.spec, round_, ready.clients, ready.invitations, ready.budgets, audit.accepted)
     # Before the next round is opened: its reward may depend on this result.
     tx.rounds.settle(
@@ -232,24 +244,27 @@ def _close(
         loss=evaluation.reported.loss if evaluation else None,
         settled_at=now,
     )
-    for client_id, verdict in audit.verdicts.items():
-        tx.rounds.set_verdict(
-            round_,
-            client_id,
-            verdict=verdict,
-            accepted=client_id in audit.accepted,
-            alignment=aggregate.alignments.get(client_id),
-        )
+    tx.rounds.set_verdicts(
+        round_,
+        {
+            client_id: UpdateVerdict(
+                verdict=verdict,
+                accepted=client_id in audit.accepted,
+                alignment=alignments.get(client_id),
+            )
+            for client_id, verdict in audit.verdicts.items()
+        },
+    )
     tx.payments.pay(round_, payments.due)
-    tx.tasks.add_model(task.task_id, aggregate.model, now)
-    _count_misses(tx, ready)
+    tx.tasks.add_model(task.task_id, model.model, now)
+    clients = _count_misses(tx, ready)
     paid = sum(payment.amount_micro for payment in payments.due.values())
     detail = f"{len(audit.accepted)} updates, {paid} micro paid, {payments.kept_micro} kept"
     if held := sum(payment.escrow_micro for payment in payments.due.values()):
         detail += f", {held} in escrow"
     tx.events.add(task.task_id, "round.settled", at=now, round_number=round_.round_number, detail=detail)
     tx.touch(task.task_id)
-    _continue(tx, task, round_, evaluation, now, rules, stop=stop)
+    _continue(tx, task, round_, clients, evaluation, now, rules, stop=stop)
     # Last, so that the timing includes nearly the whole settlement.
     timing = watch.timing(evaluated=evaluation is not None)
     closed = replace(round_, state=RoundState.SETTLED)
@@ -262,6 +277,7 @@ def _continue(
     tx: Transaction,
     task: Task,
     round_: Round,
+    clients: list[Client] | None,
     evaluation: Evaluation | None,
     now: Micros,
     rules: RuleRegistry,
@@ -277,7 +293,7 @@ def _continue(
     elif round_.round_number >= task.spec.game.horizon:
         end_task(tx, task, TaskState.FINISHED, EndReason.HORIZON_REACHED, now)
     else:
-        open_round(tx, task, round_.round_number + 1, now, rules)
+        open_round(tx, task, round_.round_number + 1, now, rules, clients)
 
 
 def _void(tx: Transaction, ready: ReadyRound, now: Micros, *, stop: bool) -> bool:
@@ -297,7 +313,7 @@ def _void(tx: Transaction, ready: ReadyRound, now: Micros, *, stop: bool) -> boo
             detail = f"round {round_.round_number} after {round_.attempt} attempts"
             end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_UPDATES, now, detail)
         return True
-    declare_by, deliver_by = deadlines(tx, task, now)
+    declare_by, deliver_by = deadlines(tx, task, round_.round_number, now)
     tx.rounds.start_attempt(round_, declare_by=declare_by, deliver_by=deliver_by)
     return True
 
@@ -312,8 +328,14 @@ def _fail(tx: Transaction, ready: ReadyRound, reason: EndReason, detail: str, no
 
 
 def _unchanged(tx: Transaction, ready: ReadyRound) -> tuple[Task, Round | None]:
-    """The locked task, and the round if it is still what it was when it was read."""
+    """The locked task, and the round if it is still what it was when it was read.
+
+    Every change of a budget, an update or a round has an entry in the chain of the task. A chain with the same head
+    therefore says that they are the same. Otherwise, for example if a client has left, they are compared.
+    """
     task = get_task_for_update(tx, ready.task.task_id)
+    if ready.chain is not None and tx.chain.present(task.task_id) == ready.chain and not task.ended:
+        return task, ready.round_
     round_ = tx.rounds.get(task.task_id, ready.round_.round_number)
     same = (
         not task.ended
@@ -324,10 +346,15 @@ def _unchanged(tx: Transaction, ready: ReadyRound) -> tuple[Task, Round | None]:
     return task, round_ if same else None
 
 
-def _count_misses(tx: Transaction, ready: ReadyRound) -> None:
-    """Count the settled rounds in a row that a client did not answer; set it aside after too many."""
+def _count_misses(tx: Transaction, ready: ReadyRound) -> list[Client] | None:
+    """Count the settled rounds in a row that a client did not answer; set it aside after too many.
+
+    Returns the clients that are still here, or None if this has changed some of them.
+    """
     rules, defended = ready.task.spec.rounds, ready.task.spec.defence is not None
-    here = {client.client_id for client in active_clients(tx, ready.task.task_id)}
+    clients = active_clients(tx, ready.task.task_id)
+    here = {client.client_id for client in clients}
+    changed = False
     for client_id, invitation in ready.invitations.items():
         if invitation.standing is not Standing.INVITED or client_id not in here:
             continue
@@ -335,6 +362,7 @@ def _count_misses(tx: Transaction, ready: ReadyRound) -> None:
         misses = _misses(client, ready.budgets.get(client_id), client_id in ready.updates, defended=defended)
         if misses == client.misses:
             continue
+        changed = True
         if misses >= rules.set_aside_after and defended:
             # Each exclusion lasts twice as many rounds as the one before.
             exclusions = client.exclusions + 1
@@ -342,6 +370,7 @@ def _count_misses(tx: Transaction, ready: ReadyRound) -> None:
             tx.clients.exclude(client_id, misses, exclusions=exclusions, until=until)
         else:
             tx.clients.set_misses(client_id, misses, set_aside=misses >= rules.set_aside_after)
+    return None if changed else clients
 
 
 def _misses(client: Client, answer: Budget | None, delivered: bool, *, defended: bool) -> int:

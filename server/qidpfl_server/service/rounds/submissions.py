@@ -142,7 +142,6 @@ class RoundSnapshot:
         self._client_ids = client_ids
         self._round = tx.rounds.get(task.task_id, round_number)
         self._budgets = tx.rounds.budgets(task.task_id, round_number, client_ids)
-        self._updates = tx.rounds.updates(task.task_id, round_number, client_ids)
 
     def _open_round(self) -> Round:
         if self._round is None:
@@ -166,6 +165,11 @@ class RoundSnapshot:
     def _invitations(self) -> dict[str, RoundInvitation]:
         """Read only on demand: a client that has declared a budget was invited."""
         return self._tx.rounds.invitations(self._task.task_id, self._round_number, self._client_ids)
+
+    @cached_property
+    def _updates(self) -> dict[str, Update]:
+        """Read only on demand: a first budget does not need the updates."""
+        return self._tx.rounds.updates(self._task.task_id, self._round_number, self._client_ids)
 
     @cached_property
     def _clients(self) -> dict[str, Client]:
@@ -218,7 +222,9 @@ class BudgetBatch(RoundSnapshot):
         if not self._new:
             return
         self._tx.rounds.put_budget(self._open_round(), *self._new.values())
-        self._wake_when_complete(max(budget.recorded_at for budget in self._new.values()))
+        # After a declaration the round waits at least for the update of this client.
+        if all(budget.state is BudgetState.DECLINED for budget in self._new.values()):
+            self._wake_when_complete(max(budget.recorded_at for budget in self._new.values()))
         for _ in self._new:
             failpoint("declare.before_commit")
 

@@ -11,6 +11,8 @@ from ..schema import events
 from ..validation import rows_of
 from .chain import ChainRows
 
+_INSERT = insert(events)
+
 
 class EventRows:
     def __init__(self, connection: Connection, chain: ChainRows) -> None:
@@ -20,9 +22,8 @@ class EventRows:
     def add(
         self, task_id: str, kind: str, *, at: Micros, round_number: int | None = None, detail: str | None = None
     ) -> None:
-        added = self._connection.execute(
-            insert(events).values(task_id=task_id, at=at, kind=kind, round_number=round_number, detail=detail)
-        )
+        row = {"task_id": task_id, "at": at, "kind": kind, "round_number": round_number, "detail": detail}
+        added = self._connection.execute(_INSERT, row)
         assert added.inserted_primary_key is not None
         self._chain.mark("event", added.inserted_primary_key[0])
 

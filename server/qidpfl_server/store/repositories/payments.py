@@ -3,13 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select
+from sqlalchemy import Connection, Row, bindparam, func, insert, select
 
 from ...clock import Micros
 from ...domain import EscrowSettlement, Payment, Round
 from ..schema import escrow_settlements, payments
 from ..validation import rows_of
 from .chain import ChainRows
+from .round_statements import OF_ROUND
+
+_INSERT = insert(payments)
+_TOTALS = (
+    select(payments.c.round_number, func.sum(payments.c.amount_micro + payments.c.escrow_micro))
+    .where(payments.c.task_id == bindparam("task_id"), payments.c.round_number > bindparam("after_round"))
+    .group_by(payments.c.round_number)
+)
 
 
 class PaymentRows:
@@ -30,21 +38,22 @@ class PaymentRows:
             for client_id, payment in due.items()
         ]
         if rows:
-            self._connection.execute(insert(payments), rows)
+            self._connection.execute(_INSERT, rows)
             self._chain.mark("round", known.task_id, known.round_number)
+
+    def totals_micro(self, task_id: str, *, after_round: int) -> dict[int, int]:
+        """What each later round has cost: payments and escrow, by round."""
+        rows = self._connection.execute(_TOTALS, {"task_id": task_id, "after_round": after_round})
+        return {number: int(amount) for number, amount in rows}
 
     def of_round(self, task_id: str, round_number: int) -> dict[str, Payment]:
         """The payments of a round, by client."""
-        query = select(payments).where(payments.c.task_id == task_id, payments.c.round_number == round_number)
-        return {row.client_id: read_payment(row) for row in self._connection.execute(query)}
+        key = {"task_id": task_id, "round_number": round_number}
+        return {row.client_id: read_payment(row) for row in self._connection.execute(OF_ROUND[payments], key)}
 
-    def total_micro(self, task_id: str, *, after_round: int = 0, up_to_round: int | None = None) -> int:
-        """What the rounds of a task, or some of them, have cost: payments and escrow."""
-        amounts = payments.c.amount_micro + payments.c.escrow_micro
-        query = select(func.sum(amounts)).where(payments.c.task_id == task_id, payments.c.round_number > after_round)
-        if up_to_round is not None:
-            query = query.where(payments.c.round_number <= up_to_round)
-        return int(self._connection.execute(query).scalar() or 0)
+    def total_micro(self, task_id: str) -> int:
+        """What the rounds of a task have cost: payments and escrow."""
+        return sum(self.totals_micro(task_id, after_round=0).values())
 
     def escrow(self, task_id: str) -> dict[str, int]:
         """The sum of the escrow of each client that has any, in micro-units."""

@@ -1,6 +1,6 @@
 """The statements of rounds that a busy task repeats. Building a statement costs several times as much as running it."""
 
-from sqlalchemy import BindParameter, Select, and_, bindparam, or_, select, text
+from sqlalchemy import BindParameter, Select, and_, bindparam, func, insert, or_, select, text, update
 
 from qidpfl_shared.core.planning import Standing
 
@@ -24,6 +24,30 @@ OF_CLIENTS = {
     table: query.where(table.c.client_id.in_(bindparam("client_ids", expanding=True)))
     for table, query in OF_ROUND.items()
 }
+
+INSERT = {table: insert(table) for table in (rounds, invitations, updates)}
+UPDATE_COUNT = (
+    select(func.count())
+    .select_from(updates)
+    .where(updates.c.task_id == _task_id, updates.c.round_number == _round_number)
+)
+# The rounds in a range, and when their budgets and updates arrived.
+RANGE = OF_TASK.where(rounds.c.round_number.between(bindparam("first"), bindparam("last")))
+ANSWER_TIMES = (
+    select(updates.c.round_number, budgets.c.recorded_at, updates.c.received_at)
+    .select_from(
+        updates.join(
+            budgets, and_(*(budgets.c[key] == updates.c[key] for key in ("task_id", "round_number", "client_id")))
+        )
+    )
+    .where(updates.c.task_id == _task_id, updates.c.round_number.between(bindparam("first"), bindparam("last")))
+)
+# A parameter must not have the name of a column that is set.
+SET_VERDICT = update(updates).where(
+    updates.c.task_id == bindparam("of_task"),
+    updates.c.round_number == bindparam("of_round"),
+    updates.c.client_id == bindparam("of_client"),
+)
 
 KNOWN_DIGESTS = select(updates.c.digest).where(
     updates.c.task_id == _task_id, updates.c.digest.in_(bindparam("digests", expanding=True))

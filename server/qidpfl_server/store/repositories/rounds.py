@@ -7,8 +7,6 @@ from sqlalchemy import (
     Connection,
     Row,
     Table,
-    func,
-    insert,
     select,
     update,
 )
@@ -18,7 +16,7 @@ from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState
 
 from ...clock import Micros
-from ...domain import Budget, BudgetState, Payment, Round, RoundInvitation, Update
+from ...domain import Budget, BudgetState, Payment, Round, RoundInvitation, Update, UpdateVerdict
 from ..schema import budgets, invitations, payments, rounds, updates
 from ..validation import rows_of
 from . import round_statements as statements
@@ -35,21 +33,20 @@ class RoundRows:
         self._chain = chain
 
     def insert(self, new: Round) -> None:
-        self._connection.execute(
-            insert(rounds).values(
-                task_id=new.task_id,
-                round_number=new.round_number,
-                attempt=new.attempt,
-                state=new.state,
-                reward_micro=new.reward_micro,
-                total=new.total,
-                min_updates=new.min_updates,
-                base_version=new.base_version,
-                declare_by=new.declare_by,
-                deliver_by=new.deliver_by,
-                opened_at=new.opened_at,
-            )
-        )
+        row = {
+            "task_id": new.task_id,
+            "round_number": new.round_number,
+            "attempt": new.attempt,
+            "state": new.state,
+            "reward_micro": new.reward_micro,
+            "total": new.total,
+            "min_updates": new.min_updates,
+            "base_version": new.base_version,
+            "declare_by": new.declare_by,
+            "deliver_by": new.deliver_by,
+            "opened_at": new.opened_at,
+        }
+        self._connection.execute(statements.INSERT[rounds], row)
         self._mark(new)
 
     def get(self, task_id: str, round_number: int) -> Round | None:
@@ -130,7 +127,7 @@ class RoundRows:
             for invitation in standings
         ]
         if rows:
-            self._connection.execute(insert(invitations), rows)
+            self._connection.execute(statements.INSERT[invitations], rows)
             self._mark(known)
 
     def invitations(
@@ -189,7 +186,7 @@ class RoundRows:
             for update in new
         ]
         if rows:
-            self._connection.execute(insert(updates), rows)
+            self._connection.execute(statements.INSERT[updates], rows)
         for added in new:
             self._chain.mark("update", known.task_id, known.round_number, added.client_id)
 
@@ -202,31 +199,41 @@ class RoundRows:
         return set(self._connection.execute(query).scalars())
 
     def update_count(self, task_id: str, round_number: int) -> int:
-        query = (
-            select(func.count())
-            .select_from(updates)
-            .where(updates.c.task_id == task_id, updates.c.round_number == round_number)
-        )
-        return int(self._connection.execute(query).scalar_one())
+        key = {"task_id": task_id, "round_number": round_number}
+        return int(self._connection.execute(statements.UPDATE_COUNT, key).scalar_one())
+
+    def range(self, task_id: str, first: int, last: int) -> list[Round]:
+        """The rounds from number `first` to number `last`."""
+        key = {"task_id": task_id, "first": first, "last": last}
+        return [_round(row) for row in self._connection.execute(statements.RANGE, key)]
+
+    def answer_times(self, task_id: str, first: int, last: int) -> list[tuple[int, Micros, Micros]]:
+        """(round, declared at, delivered at) of each update of these rounds."""
+        key = {"task_id": task_id, "first": first, "last": last}
+        rows = self._connection.execute(statements.ANSWER_TIMES, key)
+        return [(number, declared_at, delivered_at) for number, declared_at, delivered_at in rows]
 
     def known_digests(self, task_id: str, digests: Collection[str]) -> set[str]:
         """Those of the digests that belong to an update of the task."""
         where = {"task_id": task_id, "digests": list(digests)}
         return set(self._connection.execute(statements.KNOWN_DIGESTS, where).scalars())
 
-    def set_verdict(
-        self,
-        known: Round,
-        client_id: str,
-        *,
-        verdict: NoiseVerdict | None,
-        accepted: bool,
-        alignment: float | None = None,
-    ) -> None:
-        where = _where(updates, known.task_id, known.round_number, client_id)
-        values = {"verdict": verdict, "accepted": accepted, "alignment": alignment}
-        self._connection.execute(update(updates).where(*where).values(values))
-        self._mark(known)
+    def set_verdicts(self, known: Round, verdicts: Mapping[str, UpdateVerdict]) -> None:
+        """Store what the settlement says of the updates of a round, by client."""
+        rows = [
+            {
+                "of_task": known.task_id,
+                "of_round": known.round_number,
+                "of_client": client_id,
+                "verdict": one.verdict,
+                "accepted": one.accepted,
+                "alignment": one.alignment,
+            }
+            for client_id, one in verdicts.items()
+        ]
+        if rows:
+            self._connection.execute(statements.SET_VERDICT, rows)
+            self._mark(known)
 
     def void_update(self, known: Round, client_id: str, at: Micros) -> bool:
         """Mark an update that must not count; False if it was marked before."""

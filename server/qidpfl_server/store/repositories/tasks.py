@@ -20,6 +20,9 @@ from .chain import ChainRows
 _TASK = select(tasks).where(tasks.c.task_id == bindparam("task_id"))
 _TASK_FOR_UPDATE = _TASK.with_for_update()
 _LIVING = tasks.c.state.in_((TaskState.ENROLLING, TaskState.TRAINING))
+_LIVE = select(tasks).where(_LIVING).order_by(tasks.c.task_id)
+_MODEL = select(models).where(models.c.task_id == bindparam("task_id"), models.c.version == bindparam("version"))
+_INSERT_MODEL = insert(models)
 
 
 class TaskRows:
@@ -62,8 +65,7 @@ class TaskRows:
 
     def live(self) -> list[Task]:
         """The tasks that have not ended."""
-        rows = self._connection.execute(select(tasks).where(_LIVING).order_by(tasks.c.task_id))
-        return [_task(row) for row in rows]
+        return [_task(row) for row in self._connection.execute(_LIVE)]
 
     def live_ids(self) -> list[str]:
         """The ids of the tasks that have not ended; works even if other columns are damaged."""
@@ -116,15 +118,14 @@ class TaskRows:
             self._chain.mark("code", code_hash)
 
     def add_model(self, task_id: str, model: Model, at: Micros) -> None:
-        self._connection.execute(
-            insert(models).values(
-                task_id=task_id,
-                version=model.version,
-                digest=model.digest,
-                momentum_digest=model.momentum_digest,
-                published_at=at,
-            )
-        )
+        row = {
+            "task_id": task_id,
+            "version": model.version,
+            "digest": model.digest,
+            "momentum_digest": model.momentum_digest,
+            "published_at": at,
+        }
+        self._connection.execute(_INSERT_MODEL, row)
         self._chain.mark("model", task_id, model.version)
 
     def replace_model(self, task_id: str, model: Model, at: Micros) -> None:
@@ -135,8 +136,7 @@ class TaskRows:
         self._chain.mark("model", task_id, model.version)
 
     def model(self, task_id: str, version: int) -> Model | None:
-        query = select(models).where(models.c.task_id == task_id, models.c.version == version)
-        row = self._connection.execute(query).one_or_none()
+        row = self._connection.execute(_MODEL, {"task_id": task_id, "version": version}).one_or_none()
         return None if row is None else _model(row)
 
     def models(self, task_id: str) -> list[Model]:
