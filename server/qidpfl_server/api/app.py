@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 import anyio
 from fastapi import FastAPI
 
+from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
+
 from ..clock import Clock
 from ..ops.tokens import Secrets
 from ..plugins.rules import NO_RULES, RuleRegistry
@@ -65,7 +67,7 @@ def create_app(
     docs = settings.docs_are_open
     app = DocumentedApp(
         title="QI-DPFL coordinator",
-        version="1",
+        version=PROTOCOL_VERSION,
         description=_DESCRIPTION,
         lifespan=lifespan,
         openapi_url="/openapi.json" if docs else None,

@@ -43,6 +43,8 @@ def task_spec(preset_name: str, overrides: Mapping[str, Any] | None, rules: Rule
 
     Raises `RequestRefused` for an unknown preset or missing rules, and pydantic's `ValidationError` for a bad value.
     """
+    if (given := {"protocol_version", "requires"} & (overrides or {}).keys()) != set():
+        raise RequestRefused(ErrorCode.INCONSISTENT_SPEC, f"the coordinator sets {min(given)}: leave it out")
     try:
         spec = preset(preset_name, overrides)
     except UnknownPreset as error:
@@ -142,7 +144,7 @@ def start_task(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry =
         rules.require(task.spec)
         profiled = tx.clients.in_state(task_id, ClientState.PROFILED)
         if len(profiled) < task.spec.rounds.min_clients:
-            detail = f"{len(profiled)} clients have a profile, {task.spec.rounds.min_clients} are needed"
+            detail = f"{len(profiled)} clients have a profile, {task.spec.rounds.min_clients} are needed; wait for more"
             raise RequestRefused(ErrorCode.PROFILE_MISSING, detail)
         select_clients(tx, task, now, rules)
 

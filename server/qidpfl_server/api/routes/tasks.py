@@ -6,7 +6,7 @@ from typing import Annotated
 
 import anyio.to_thread
 import structlog
-from fastapi import APIRouter, BackgroundTasks, Body, Header, Request
+from fastapi import APIRouter, BackgroundTasks, Body, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
 from qidpfl_shared.failpoints import failpoint
@@ -17,6 +17,7 @@ from qidpfl_shared.protocol.messages import CreatedTask, CreateTask, Event, Task
 from ...errors import RequestRefused
 from ...service.deletion import delete_task
 from ...service.lifecycle import get_task
+from ...service.selection import open_window
 from ...service.tasks import create_task, resume_task, save_initial_model, start_task, stop_task, task_spec
 from ...service.views import task_summary, task_view
 from ..auth import Admin, AnyOperator, Callers, GlobalAdmin, Operator, TaskCaller, TaskId, bearer, identify
@@ -102,11 +103,25 @@ async def show_task(context: Ctx, caller: TaskCaller, task_id: TaskId) -> TaskVi
     summary="Start a task",
     responses=responses(*_CHANGE, ErrorCode.RULES_NOT_LOADED),
 )
-async def start(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
-    """Select clients now, without waiting for more of them."""
+async def start(
+    context: Ctx,
+    caller: Admin,
+    task_id: TaskId,
+    window: Annotated[
+        bool, Query(description="begin the enrolment window now instead; otherwise the first stored profile begins it")
+    ] = False,
+) -> TaskSummary:
+    """Select clients now, without waiting for more of them; or only begin the enrolment window.
+
+    The selection needs `min_clients` profiles: with fewer the answer is 409 `profile_missing`. A repeat, and a start of
+    a task that trains already, changes nothing.
+    """
     now = context.now()
-    await context.write(lambda tx: start_task(tx, task_id, now, context.rules))
-    _log.info("admin_action", action="start", task=task_id)
+    if window:
+        await context.write(lambda tx: open_window(tx, task_id, now))
+    else:
+        await context.write(lambda tx: start_task(tx, task_id, now, context.rules))
+    _log.info("admin_action", action="open_window" if window else "start", task=task_id)
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 
 
