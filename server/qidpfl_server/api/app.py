@@ -19,10 +19,11 @@ from ..store.store import Store
 from . import errors
 from .auth import CallerCache
 from .context import Context
+from .document.texts import TAGS
 from .fast_path import FastPath
 from .limits import RequestLimits
 from .metrics import Metrics
-from .openapi import DocumentedApp
+from .openapi import DocumentedApp, operation_id
 from .rates import CallerRates
 from .routes import clients, models, operations, rounds, tasks, tokens
 
@@ -73,6 +74,10 @@ def create_app(
         openapi_url="/openapi.json" if docs else None,
         docs_url="/docs" if docs else None,
         redoc_url=None,
+        openapi_tags=TAGS,
+        servers=[{"url": "/", "description": "this coordinator"}],
+        license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
+        generate_unique_id_function=operation_id,
         # A redirect would go to the host that the caller names in its headers.
         redirect_slashes=False,
     )

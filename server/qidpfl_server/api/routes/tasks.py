@@ -22,20 +22,13 @@ from ...service.tasks import create_task, resume_task, save_initial_model, start
 from ...service.views import task_summary, task_view
 from ..auth import Admin, AnyOperator, Callers, GlobalAdmin, Operator, TaskCaller, TaskId, bearer, identify
 from ..context import Context, Ctx
+from ..document.texts import EVENT_EXAMPLE, EVENTS
 from ..errors import JSON_BODY, responses
 from ..json_routes import StrictJsonRoute
 
 _log = structlog.get_logger()
 router = APIRouter(prefix="/v1/tasks", route_class=StrictJsonRoute)
 _READ = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST)
-_CHANGE = (
-    ErrorCode.UNAUTHENTICATED,
-    ErrorCode.FORBIDDEN,
-    ErrorCode.NOT_FOUND,
-    ErrorCode.TASK_ENDED,
-    ErrorCode.PROFILE_MISSING,
-    ErrorCode.INVALID_REQUEST,
-)
 _KEEP_ALIVE_S = 15.0
 
 
@@ -43,6 +36,7 @@ _KEEP_ALIVE_S = 15.0
     "",
     tags=["tasks"],
     status_code=201,
+    operation_id="create_task",
     summary="Create a task",
     responses=responses(
         ErrorCode.UNAUTHENTICATED,
@@ -53,6 +47,11 @@ _KEEP_ALIVE_S = 15.0
         ErrorCode.RULES_NOT_LOADED,
         ErrorCode.INCONSISTENT_SPEC,
         ErrorCode.REWARD_RANGE_REQUIRED,
+        ErrorCode.REWARD_REQUIRED,
+        ErrorCode.PAID_WITHOUT_NOISE,
+        ErrorCode.NOISE_WITHOUT_BUDGET,
+        ErrorCode.SERVER_STEP_FIXED,
+        ErrorCode.CONVEX_NETWORK_REQUIRED,
         ErrorCode.STORAGE_FULL,
     ),
 )
@@ -91,7 +90,7 @@ async def list_tasks(context: Ctx, caller: AnyOperator) -> list[TaskSummary]:
     )
 
 
-@router.get("/{task_id}", tags=["reading"], summary="Show a task", responses=responses(*_READ))
+@router.get("/{task_id}", operation_id="get_task", tags=["reading"], summary="Show a task", responses=responses(*_READ))
 async def show_task(context: Ctx, caller: TaskCaller, task_id: TaskId) -> TaskView:
     """The task with its whole spec: for its clients, holders of its enrolment code, admin and viewer."""
     return await context.read(lambda tx: task_view(tx, get_task(tx, task_id)))
@@ -99,9 +98,10 @@ async def show_task(context: Ctx, caller: TaskCaller, task_id: TaskId) -> TaskVi
 
 @router.post(
     "/{task_id}/start",
+    operation_id="start_task",
     tags=["tasks"],
     summary="Start a task",
-    responses=responses(*_CHANGE, ErrorCode.RULES_NOT_LOADED),
+    responses=responses(*_READ, ErrorCode.TASK_ENDED, ErrorCode.PROFILE_MISSING, ErrorCode.RULES_NOT_LOADED),
 )
 async def start(
     context: Ctx,
@@ -126,7 +126,11 @@ async def start(
 
 
 @router.post(
-    "/{task_id}/resume", tags=["tasks"], summary="Resume a task", responses=responses(*_READ, ErrorCode.TASK_ENDED)
+    "/{task_id}/resume",
+    operation_id="resume_task",
+    tags=["tasks"],
+    summary="Resume a task",
+    responses=responses(*_READ, ErrorCode.TASK_ENDED),
 )
 async def resume(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     """Continue a task that failed with `step_failed` or `state_damaged`, once its cause is gone."""
@@ -135,7 +139,13 @@ async def resume(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 
 
-@router.post("/{task_id}/stop", tags=["tasks"], summary="Stop a task", responses=responses(*_CHANGE))
+@router.post(
+    "/{task_id}/stop",
+    operation_id="stop_task",
+    tags=["tasks"],
+    summary="Stop a task",
+    responses=responses(*_READ),
+)
 async def stop(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     """End the task. Its open round is settled if it has enough updates, else it is void."""
     task = await context.read(lambda tx: tx.tasks.get(task_id))
@@ -149,7 +159,11 @@ async def stop(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
 
 
 @router.delete(
-    "/{task_id}", tags=["tasks"], summary="Delete a task", responses=responses(*_READ, ErrorCode.TASK_NOT_ENDED)
+    "/{task_id}",
+    operation_id="delete_task",
+    tags=["tasks"],
+    summary="Delete a task",
+    responses=responses(*_READ, ErrorCode.TASK_NOT_ENDED),
 )
 async def delete(context: Ctx, callers: Callers, caller: Admin, task_id: TaskId) -> Tombstone:
     """Delete a task that has ended, with everything that it has stored. A signed tombstone stays; a repeat returns it.
@@ -170,7 +184,13 @@ async def delete(context: Ctx, callers: Callers, caller: Admin, task_id: TaskId)
     tags=["reading"],
     summary="Live feed",
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}, **responses(*_READ)},
+    responses={
+        200: {
+            "description": EVENTS,
+            "content": {"text/event-stream": {"schema": {"type": "string"}, "example": EVENT_EXAMPLE}},
+        },
+        **responses(*_READ),
+    },
 )
 async def get_events(
     request: Request,

@@ -1,0 +1,7 @@
+"""What the coordinator serves about itself.
+
+texts       tags, security schemes and events of the OpenAPI document
+examples    examples of requests and answers
+security    which credentials an operation takes
+pages       `/`, `/guide` and `/docs`, which load nothing from other hosts
+"""
