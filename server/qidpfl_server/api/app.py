@@ -19,18 +19,15 @@ from ..store.store import Store
 from . import errors
 from .auth import CallerCache
 from .context import Context
-from .document.texts import TAGS
+from .document import pages
+from .document.guides import guide_text
+from .document.texts import SUMMARY, TAGS
 from .fast_path import FastPath
 from .limits import RequestLimits
 from .metrics import Metrics
 from .openapi import DocumentedApp, operation_id
 from .rates import CallerRates
 from .routes import clients, models, operations, rounds, tasks, tokens
-
-_DESCRIPTION = """The server pays clients for their privacy budget and trains one model with them.
-
-A client enrols, stores a profile, waits for an announcement, declares a budget, uploads the noised update and reads its
-ledger. Every error is problem+json with a stable `code`. The whole protocol is in docs/protocol.md."""
 
 
 def create_app(
@@ -69,10 +66,10 @@ def create_app(
     app = DocumentedApp(
         title="QI-DPFL coordinator",
         version=PROTOCOL_VERSION,
-        description=_DESCRIPTION,
+        description=SUMMARY + guide_text("contract"),
         lifespan=lifespan,
         openapi_url="/openapi.json" if docs else None,
-        docs_url="/docs" if docs else None,
+        docs_url=None,
         redoc_url=None,
         openapi_tags=TAGS,
         servers=[{"url": "/", "description": "this coordinator"}],
@@ -97,6 +94,8 @@ def create_app(
     # Routes match in this order: `/clients/me` before `/clients/{client_id}`, `/rounds/current` before a number.
     for router in (clients.router, rounds.router, models.router, tasks.router, tokens.router, operations.router):
         app.include_router(router)
+    if docs:
+        app.include_router(pages.router)
     app.put_behind(
         lambda inner: RequestLimits(
             FastPath(inner, app, app.state.context, app.state.callers),

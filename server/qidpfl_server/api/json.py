@@ -43,7 +43,10 @@ def parse(body: bytes, limits: JsonLimits = TASK_JSON) -> Any:
         raise HTTPException(413)
     try:
         return json.loads(body.decode(), object_pairs_hook=_checked_object)
-    except (UnicodeDecodeError, RecursionError) as error:
+    except json.JSONDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        # Not UTF-8, nested too deeply, or a number with more digits than Python converts.
         raise json.JSONDecodeError(type(error).__name__, "", 0) from None
 
 

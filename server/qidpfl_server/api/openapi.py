@@ -36,6 +36,10 @@ class DocumentedApp(FastAPI):
         self._included += router.routes
         super().include_router(router, **options)
 
+    def serves(self, start: str) -> bool:
+        """Whether a route begins with this path."""
+        return any(getattr(route, "path", "").startswith(start) for route in self._included)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.edge is None or scope["type"] != "http":
             await super().__call__(scope, receive, send)

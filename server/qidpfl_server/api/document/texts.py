@@ -2,6 +2,12 @@
 
 from typing import Any
 
+SUMMARY = """The server pays clients for their privacy budget and trains one model with them.
+
+A client enrols, stores a profile, waits for an announcement, declares a budget, uploads the noised update and reads its
+ledger. Every error is problem+json with a stable `code`. Every call of a client may be repeated.
+
+"""
 TAGS = [
     {"name": "clients", "description": "What a client calls, in the order of a task: enrol, profile, rounds, ledger."},
     {"name": "reading", "description": "Tasks, models, rounds and events, for all who may see them."},
