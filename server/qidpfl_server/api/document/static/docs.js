@@ -3,7 +3,7 @@ SwaggerUIBundle({
   url: "/openapi.json",
   dom_id: "#swagger-ui",
   deepLinking: true,
-  docExpansion: "none",
+  docExpansion: "list",
   validatorUrl: null,
   persistAuthorization: false,
 });
