@@ -144,7 +144,7 @@ def start_task(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry =
         rules.require(task.spec)
         profiled = tx.clients.in_state(task_id, ClientState.PROFILED)
         if len(profiled) < task.spec.rounds.min_clients:
-            detail = f"{len(profiled)} clients have a profile, {task.spec.rounds.min_clients} are needed; wait for more"
+            detail = f"{len(profiled)} clients have a profile, {task.spec.rounds.min_clients} are needed"
             raise RequestRefused(ErrorCode.PROFILE_MISSING, detail)
         select_clients(tx, task, now, rules)
 

@@ -69,7 +69,11 @@ async def enrol_client(
     request: Annotated[EnrolRequest, Body(examples=[examples.ENROL])],
     connection: Request,
 ) -> EnrolAnswer:
-    """Become a client of the task. May be repeated with the same key until the token is used."""
+    """Become a client of the task, with the enrolment code in the body and no token.
+
+    Store the key before the request and the token after it. May be repeated with the same key until the token is used:
+    the answer then has the same client with a new token.
+    """
     now = context.now()
     try:
         await _limit_enrolments(context, task_id, request, connection)
@@ -167,7 +171,10 @@ async def rotate_token(context: Ctx, client_id: ClientId, task_id: TaskId, crede
 async def put_profile(
     context: Ctx, client_id: ClientId, task_id: TaskId, profile: Annotated[Profile, Body(examples=[examples.PROFILE])]
 ) -> ProfileReceipt:
-    """Label histogram, size, privacy value and caps. A stored profile cannot be changed.
+    """Label histogram, size, privacy value and caps. A stored profile cannot be changed; a repeat must be the same.
+
+    The counts are noised with standard deviation 1/√ρ, then made whole and non-negative with the sum `size`. Their ρ
+    counts against the lifetime budget. The first profile of a task begins its enrolment window.
 
     Where selection rule `all` keeps every client, the histogram may be left out: `label_counts` is null.
     """

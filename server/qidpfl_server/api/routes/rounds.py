@@ -151,7 +151,11 @@ async def put_budget(
     round_number: RoundNumber,
     request: Annotated[BudgetRequest, Body(openapi_examples=examples.ANSWERS)],
 ) -> BudgetReceipt:
-    """The Stage II answer. A client may change it once, to a decline, before its upload."""
+    """The answer to an announcement: `{rho}`, `{decline, reason}`, or `{join}` in a task without a game.
+
+    The best `rho` is S − φ·ν·S²/R, at most `rho_max` of the announcement. It is reserved in the ledger. A client may
+    change its answer once, to a decline, before its upload. A repeat gets the first receipt, in any state of the round.
+    """
     answer = BudgetAnswer(client_id=client_id, request=request, at=context.now())
     receipt = await context.store.write_batched(declare_budgets, (task_id, round_number), answer)
     failpoint("declare.after_commit")
@@ -184,7 +188,12 @@ async def put_budget(
     openapi_extra=_UPLOAD_PARAMETERS,
 )
 async def put_update(request: Request) -> Response:
-    """Once per round and client. The receipt means durable; a repeat of the same bytes gets the first receipt again."""
+    """Once per round and client: 4·d bytes, little-endian float32, with their `Content-Digest`.
+
+    An update is like a gradient: the coordinator subtracts the mean. Its noise is that of the declared budget. The
+    receipt means durable. Send the same bytes again if an answer is lost: a repeat gets the first receipt, also after
+    the round has closed. New noise would be a second release.
+    """
     # The parameters are read by hand: for a small upload FastAPI's own way costs as much as the rest of the event
     # loop's work.
     context = await get_context(request)
