@@ -13,6 +13,8 @@ const PRIVACY_VALUE = 1.0; // the value of a unit of budget for the data owner
 const HISTOGRAM_RHO = 0.1;
 const LIFETIME_RHO = 2.0; // the budget of these records for the whole task
 const LONGEST_RETRY_AFTER_S = 60;
+const PROTOCOL_VERSION = "1.1";
+const KNOWN_REQUIREMENTS = ["mechanism.gradient_once", "answer.rho"];
 
 const [url, codeFile, recordsFile, folder] = process.argv.slice(2);
 const address = new URL(url);
@@ -155,6 +157,25 @@ async function noisedUpdate(offer, spec, rho) {
 
 // --- the task -------------------------------------------------------------------------------------------------------
 
+// RFC 8785: sorted keys, no spaces, numbers as ECMAScript writes them.
+function canonical(value) {
+  if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
+  if (value === null || typeof value !== "object") return JSON.stringify(value);
+  const members = Object.keys(value).sort().map((key) => `${JSON.stringify(key)}:${canonical(value[key])}`);
+  return `{${members.join(",")}}`;
+}
+
+function checkVersion(spec, digest) {
+  const unknown = (spec.requires ?? []).filter((name) => !KNOWN_REQUIREMENTS.includes(name));
+  if (unknown.length > 0) {
+    const versions = `the task has protocol ${spec.protocol_version}, this client ${PROTOCOL_VERSION}`;
+    throw new Error(`the task requires ${unknown.join(", ")}: ${versions}`);
+  }
+  // Tasks of release 0.1.0 have no version and another digest.
+  const mine = createHash("sha256").update(canonical(spec)).digest("hex");
+  if (spec.protocol_version && mine !== digest) throw new Error("the spec does not have its digest");
+}
+
 async function enrol() {
   if (!state.token) {
     save(); // store the key first, so that a retry enrols the same client
@@ -164,6 +185,7 @@ async function enrol() {
   }
   const { spec, spec_digest } = read(await call("GET", ""));
   if (spec_digest !== state.specDigest) throw new Error("the task has changed");
+  checkVersion(spec, spec_digest);
   const parameters = (inputs + 1) * spec.workload.labels;
   const known = spec.layout.tensors.reduce((sum, { shape }) => sum + shape.reduce((a, b) => a * b, 1), 0) === parameters;
   if (!known || !spec.privacy.noise || spec.privacy.mechanism.name !== "gradient_once") {

@@ -45,7 +45,7 @@ RULES: dict[str, set[str]] = {
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
     "qidpfl_server.api": {
-        *("anyio", "fastapi", "prometheus_client", "pydantic", "starlette", "structlog"),
+        *("anyio", "fastapi", "markdown_it", "prometheus_client", "pydantic", "starlette", "structlog"),
         *("qidpfl_server", "qidpfl_server.store", "qidpfl_server.plugins", "qidpfl_server.service"),
         "qidpfl_server.ops",
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),

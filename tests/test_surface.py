@@ -6,7 +6,6 @@ A change here is a change for users. When it is intended, write the copy again a
 """
 
 import ast
-import asyncio
 import csv
 import json
 import re
@@ -23,18 +22,11 @@ from qidpfl_client.cli.app import app as client_app
 from qidpfl_client.journal.sqlite_file import JournalFile
 from qidpfl_experiments.__main__ import app as experiments_app
 from qidpfl_experiments.report.report import About, write_report
-from qidpfl_server.api.app import create_app
 from qidpfl_server.cli.app import app as server_app
-from qidpfl_server.clock import SystemClock
-from qidpfl_server.ops.tokens import Secrets
-from qidpfl_server.service.notifications import ChangeNotifier
-from qidpfl_server.service.scheduler import Scheduler
 from qidpfl_server.settings import Settings
-from qidpfl_server.store.blobs import Blobs
-from qidpfl_server.store.database import open_engine
-from qidpfl_server.store.store import Store
 from qidpfl_shared.protocol.presets import PRESETS, preset
 from support.fast_stores import migrate_new
+from support.openapi_document import document
 from support.synthetic_results import results
 
 ROOT = Path(__file__).parent.parent
@@ -45,23 +37,8 @@ _TEXTS = {"description", "summary", "title", "detail"}
 
 def api() -> dict[str, Any]:
     """The OpenAPI document without its texts."""
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(open_engine(f"sqlite:///{folder}/coordinator.db"), Blobs(Path(folder) / "blobs"))
-        clock = SystemClock()
-
-        async def made() -> dict[str, Any]:
-            return create_app(
-                settings=Settings(),
-                store=store,
-                clock=clock,
-                secrets=Secrets(admin="a", viewer="v"),
-                scheduler=Scheduler(store, clock, lambda _: None),
-                notifier=ChangeNotifier(store),
-            ).openapi()
-
-        document = asyncio.run(made())
-        store.close()
-    return {"paths": _without_texts(document["paths"]), "components": _without_texts(document["components"])}
+    found = document()
+    return {"paths": _without_texts(found["paths"]), "components": _without_texts(found["components"])}
 
 
 def _without_texts(value: Any, *, named: bool = False) -> Any:

@@ -11,6 +11,7 @@ ClientError
     Refused               422 and other 4xx: the request is wrong; 3xx: redirects are not followed
     Unavailable           408, 429, 5xx: the same request may succeed later; `retry_after_s` says when
   UntrustedCoordinator    the coordinator contradicts the task or itself; nothing was released
+  UnsupportedTask         the task requires something that this version of the client does not know
   InsecureTransport       plain http to another machine, without the owner's consent
   Misconfigured           the given address, task, code, token or limit is impossible; nothing was sent
   JournalError            the journal is damaged, in use, or does not fit the records
@@ -75,6 +76,10 @@ class Unavailable(ApiError):
 
 class UntrustedCoordinator(ClientError):
     """The coordinator contradicts the task or itself. Nothing was released."""
+
+
+class UnsupportedTask(ClientError):
+    """The task requires something that this version of the client does not know. The message names both versions."""
 
 
 class InsecureTransport(ClientError):

@@ -66,6 +66,11 @@ class Task:
     def ended(self) -> bool:
         return self.state.ended
 
+    @property
+    def is_versioned(self) -> bool:
+        """Whether its spec names a version of the protocol. Clients of other tasks may be of release 0.1.0."""
+        return self.spec.protocol_version is not None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Client:
@@ -145,9 +150,14 @@ class RoundInvitation:
     rho_limit: float | None = None
 
 
-def standing_of(invitation: RoundInvitation | None) -> Standing:
-    """The standing of a client in a round. A client that joined after it was opened is set aside until the next one."""
-    return Standing.SET_ASIDE if invitation is None else invitation.standing
+def standing_of(invitation: RoundInvitation | None, *, refused: bool = False) -> Standing:
+    """The standing of a client in a round. A client that joined after it was opened is set aside until the next one.
+
+    `refused`: the selection has refused the client, in a task whose clients know this word.
+    """
+    if invitation is not None:
+        return invitation.standing
+    return Standing.REFUSED if refused else Standing.SET_ASIDE
 
 
 @dataclass(frozen=True, kw_only=True)

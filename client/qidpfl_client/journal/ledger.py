@@ -130,6 +130,6 @@ def _latest_delta(memberships: list[Membership]) -> float:
     if not memberships:
         return 1e-5
     try:
-        return TaskSpec.model_validate_json(memberships[-1].spec).privacy.delta
+        return TaskSpec.read(memberships[-1].spec).privacy.delta
     except ValueError as error:
         raise JournalError(f"the journal is damaged: the spec of task {memberships[-1].task_id} is invalid") from error

@@ -4,6 +4,7 @@ The client checks the owner's limits, the data and the network before it enrols.
 therefore leaves nothing behind on the coordinator.
 """
 
+import json
 import secrets
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -108,7 +109,7 @@ class Enrolment:
     def _join(self) -> TaskSession:
         context = self.context
         membership = self._known_membership() or self._read_task()
-        spec = TaskSpec.model_validate_json(membership.spec)
+        spec = TaskSpec.read(membership.spec)
         data = self._checked_data(membership, spec)
         limit = context.account(spec).lifetime_rho
         membership = replace(membership, lifetime_rho=finite(limit), server=context.api.server)
@@ -146,7 +147,8 @@ class Enrolment:
             task_id=api.task_id,
             server=api.server,
             enrolment_key=secrets.token_urlsafe(32),
-            spec=view.spec.model_dump_json(),
+            # With fields that this version does not know: the digest covers them.
+            spec=json.dumps(view.spec.facts(), separators=(",", ":")),
             spec_digest=view.spec_digest,
         )
 

@@ -66,8 +66,12 @@ def check_offer(*, offer: RoundOffer, spec: TaskSpec, latest: SeenOffer | None) 
 
 
 def _largest_budget(offer: RoundOffer, spec: TaskSpec) -> float:
-    """The largest budget that an announcement may name. A task with a defence may lower it, but never raise it."""
-    return spec.bounds.rho_max if spec.defence is None else min(offer.rho_max, spec.bounds.rho_max)
+    """The largest budget that an announcement may name: never above that of the spec.
+
+    In a task of release 0.1.0 without a defence it must be that of the spec.
+    """
+    exact = spec.defence is None and spec.protocol_version is None
+    return spec.bounds.rho_max if exact else min(offer.rho_max, spec.bounds.rho_max)
 
 
 def check_payment(*, round_number: int, payment_micro: int, announced: SeenOffer | None, spec: TaskSpec) -> None:

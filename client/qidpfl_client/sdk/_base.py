@@ -6,9 +6,11 @@ from typing import Unpack
 
 import httpx
 
+from qidpfl_shared.protocol.compatibility import refusal_of_spec
 from qidpfl_shared.protocol.messages import Event, RoundResult, TaskView
 from qidpfl_shared.protocol.wire import BYTES_PER_PARAMETER, Vector32, WireError, content_digest, decode, digest_of
 
+from ..errors import UnsupportedTask
 from ._sse import follow
 from .answers import SPEC
 from .credentials import checked_token
@@ -38,7 +40,10 @@ class Interface:
         return self._channel.send(call)
 
     def _task(self, call: Call, *, task_id: str) -> TaskView:
-        view = self._send(replace(call, limit=SPEC)).read(TaskView)
+        answer = self._send(replace(call, limit=SPEC))
+        if (refusal := refusal_of_spec(answer.member("spec"))) is not None:
+            raise UnsupportedTask(refusal)
+        view = answer.read(TaskView)
         if view.task_id != task_id:
             raise untrusted(call, f"it shows task {view.task_id}")
         if view.spec.digest != view.spec_digest:

@@ -102,9 +102,10 @@ class AdminApi(Interface):
         """One task with its spec."""
         return self._task(self._call("GET", _path(task_id)), task_id=task_id)
 
-    def start(self, task_id: str) -> TaskSummary:
-        """Select clients now, without waiting for more of them."""
-        return self._send(self._call("POST", f"{_path(task_id)}/start")).read(TaskSummary)
+    def start(self, task_id: str, *, window: bool = False) -> TaskSummary:
+        """Select clients now, without waiting for more of them. With `window` only begin the enrolment window."""
+        params = {"window": "true"} if window else {}
+        return self._send(self._call("POST", f"{_path(task_id)}/start", params=params)).read(TaskSummary)
 
     def stop(self, task_id: str) -> TaskSummary:
         """End a task. The coordinator settles the open round if it has enough updates."""

@@ -55,6 +55,17 @@ def parse_list(body: bytes, kind: type[Value], *, limit: int) -> list[Value]:
     return _validated(body, several, limit)
 
 
+def member_of(body: bytes, name: str, *, limit: int) -> object:
+    """A member of a JSON object; None if it is not there. Raises `NotValid`."""
+    try:
+        found = _parsed(body, limit)
+    except NotValid:
+        raise
+    except (ValueError, ArithmeticError, RecursionError):
+        raise NotValid("not JSON, or impossible values") from None
+    return found.get(name) if isinstance(found, dict) else None
+
+
 def problem_members(body: bytes) -> dict[str, object]:
     """The members of a problem document; none if the body is something else, such as the page of a proxy."""
     try:
@@ -68,8 +79,8 @@ def _validated(body: bytes, adapter: TypeAdapter[Value], limit: int) -> Value:
     try:
         parsed = _parsed(body, limit)
         _check_width(parsed)
-        # Not validate_json: every error would hold a copy of its input.
-        return adapter.validate_python(parsed)
+        # Not validate_json: every error would hold a copy of its input. A later coordinator may send more fields.
+        return adapter.validate_python(parsed, extra="allow")
     except NotValid:
         raise
     except ValidationError as error:

@@ -30,7 +30,7 @@ from ..errors import (
     Unreachable,
     UntrustedCoordinator,
 )
-from .answers import SMALL, NotValid, parse, parse_list, problem_members
+from .answers import SMALL, NotValid, member_of, parse, parse_list, problem_members
 from .deadlines import TOO_SLOW, bounded, call_deadline, deadline_is_over
 from .direct import DirectTransport, Timeouts, TooLong
 from .retries import NO_RETRIES, Retries, retry_after_s
@@ -183,6 +183,13 @@ class ApiResponse:
         """The body as a message of the protocol; raises `UntrustedCoordinator` if it is none."""
         try:
             return parse(self.body, kind, limit=self.call.limit)
+        except NotValid as error:
+            raise untrusted(self.call, str(error)) from None
+
+    def member(self, name: str) -> object:
+        """A member of the JSON object before it is validated; raises `UntrustedCoordinator` if there is no object."""
+        try:
+            return member_of(self.body, name, limit=self.call.limit)
         except NotValid as error:
             raise untrusted(self.call, str(error)) from None
 

@@ -11,5 +11,6 @@ batching       requests that share one piece of work
 caches         models and results kept in memory
 limits, metrics   limits on requests, Prometheus metrics
 fast_path      the short way of the operations of every round
+document       texts and examples of the OpenAPI document, and the served pages
 routes         one module per resource
 """

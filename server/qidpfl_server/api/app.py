@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 import anyio
 from fastapi import FastAPI
 
+from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
+
 from ..clock import Clock
 from ..ops.tokens import Secrets
 from ..plugins.rules import NO_RULES, RuleRegistry
@@ -17,17 +19,15 @@ from ..store.store import Store
 from . import errors
 from .auth import CallerCache
 from .context import Context
+from .document import pages
+from .document.guides import guide_text
+from .document.texts import SUMMARY, TAGS
 from .fast_path import FastPath
 from .limits import RequestLimits
 from .metrics import Metrics
-from .openapi import DocumentedApp
+from .openapi import DocumentedApp, operation_id
 from .rates import CallerRates
 from .routes import clients, models, operations, rounds, tasks, tokens
-
-_DESCRIPTION = """The server pays clients for their privacy budget and trains one model with them.
-
-A client enrols, stores a profile, waits for an announcement, declares a budget, uploads the noised update and reads its
-ledger. Every error is problem+json with a stable `code`. The whole protocol is in docs/protocol.md."""
 
 
 def create_app(
@@ -65,12 +65,16 @@ def create_app(
     docs = settings.docs_are_open
     app = DocumentedApp(
         title="QI-DPFL coordinator",
-        version="1",
-        description=_DESCRIPTION,
+        version=PROTOCOL_VERSION,
+        description=SUMMARY + guide_text("contract"),
         lifespan=lifespan,
         openapi_url="/openapi.json" if docs else None,
-        docs_url="/docs" if docs else None,
+        docs_url=None,
         redoc_url=None,
+        openapi_tags=TAGS,
+        servers=[{"url": "/", "description": "this coordinator"}],
+        license_info={"name": "Apache 2.0", "identifier": "Apache-2.0"},
+        generate_unique_id_function=operation_id,
         # A redirect would go to the host that the caller names in its headers.
         redirect_slashes=False,
     )
@@ -90,6 +94,8 @@ def create_app(
     # Routes match in this order: `/clients/me` before `/clients/{client_id}`, `/rounds/current` before a number.
     for router in (clients.router, rounds.router, models.router, tasks.router, tokens.router, operations.router):
         app.include_router(router)
+    if docs:
+        app.include_router(pages.router)
     app.put_behind(
         lambda inner: RequestLimits(
             FastPath(inner, app, app.state.context, app.state.callers),

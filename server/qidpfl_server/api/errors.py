@@ -19,6 +19,7 @@ from qidpfl_shared.protocol.wire import WireError
 
 from ..errors import CoordinatorError, DiskFailure, is_transient
 from ..logs import LogThrottle
+from .document.texts import error_headers
 
 _log = structlog.get_logger()
 _BY_STATUS = {
@@ -41,6 +42,16 @@ JSON_BODY = (
     ErrorCode.BODY_TOO_LARGE,
     ErrorCode.UNSUPPORTED_MEDIA_TYPE,
     ErrorCode.INVALID_REQUEST,
+)
+# Errors that every operation may answer.
+COMMON = (
+    ErrorCode.MALFORMED_REQUEST,
+    ErrorCode.METHOD_NOT_ALLOWED,
+    ErrorCode.REQUEST_TIMEOUT,
+    ErrorCode.TOO_MANY_REQUESTS,
+    ErrorCode.HEADER_TOO_LARGE,
+    ErrorCode.STORE_BUSY,
+    ErrorCode.INTERNAL_ERROR,
 )
 
 
@@ -153,22 +164,18 @@ def _allowed_methods(request: Request) -> list[str]:
 
 def responses(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
     """The error answers of an operation, for the OpenAPI document."""
-    common = (
-        ErrorCode.TOO_MANY_REQUESTS,
-        ErrorCode.STORE_BUSY,
-        ErrorCode.INTERNAL_ERROR,
-    )
     found: dict[int | str, dict[str, Any]] = {}
-    for code in dict.fromkeys((*codes, *common)):
+    for code in dict.fromkeys((*codes, *COMMON)):
         known = found.setdefault(
             code.status,
             {
                 "model": Problem,
                 "description": "",
+                "headers": error_headers(code.status),
                 "content": {PROBLEM_MEDIA_TYPE: {"examples": {}}},
             },
         )
-        known["description"] = ", ".join(filter(None, [known["description"], f"`{code.value}`"]))
+        known["description"] += f"- `{code.value}`: {code.summary}. The client {code.advice}.\n"
         example = Problem.of(code).model_dump(mode="json", exclude_none=True)
-        known["content"][PROBLEM_MEDIA_TYPE]["examples"][code.value] = {"value": example}
+        known["content"][PROBLEM_MEDIA_TYPE]["examples"][code.value] = {"summary": code.summary, "value": example}
     return found

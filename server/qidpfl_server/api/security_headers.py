@@ -12,13 +12,12 @@ _ALWAYS: tuple[Header, ...] = (
     (b"referrer-policy", b"no-referrer"),
 )
 _NO_CONTENT: Header = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
-# The pages of the documentation load Swagger UI from the host that FastAPI names, and start it with an inline script.
-_DOCS_PATHS = ("/docs", "/docs/oauth2-redirect")
+# The pages of the documentation load only files of this server, and have no inline script.
+_CLOSED = b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+_GUIDE: Header = (b"content-security-policy", b"default-src 'none'; style-src 'self'; " + _CLOSED)
 _DOCS: Header = (
     b"content-security-policy",
-    b"default-src 'none'; script-src 'unsafe-inline' https://cdn.jsdelivr.net; style-src 'unsafe-inline'"
-    b" https://cdn.jsdelivr.net; img-src data: https://fastapi.tiangolo.com; connect-src 'self';"
-    b" frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " + _CLOSED,
 )
 # Answers hold tokens or data of one caller. A model never changes: a caller may keep it, and asks with its ETag.
 _NO_STORE: Header = (b"cache-control", b"no-store")
@@ -38,7 +37,14 @@ def refusal_headers(*, https: bool) -> tuple[Header, ...]:
 def security_headers(scope: Scope, answer: Iterable[Header]) -> tuple[Header, ...]:
     """What is added to the headers of an answer of the application."""
     https = scope.get("scheme") == "https"
-    if scope["path"] not in _DOCS_PATHS and not any(name == b"etag" for name, _ in answer):
+    policy = _page_policy(scope["path"])
+    if policy is None and not any(name == b"etag" for name, _ in answer):
         return refusal_headers(https=https)
-    policy = _DOCS if scope["path"] in _DOCS_PATHS else _NO_CONTENT
-    return (*_ALWAYS, policy, _KEEP, *((_HTTPS,) if https else ()))
+    return (*_ALWAYS, policy or _NO_CONTENT, _KEEP, *((_HTTPS,) if https else ()))
+
+
+def _page_policy(path: str) -> Header | None:
+    """The content policy of a page of the documentation; None for other paths."""
+    if path == "/docs" or path.startswith("/docs/"):
+        return _DOCS
+    return _GUIDE if path in ("/", "/guide") or path.startswith("/guide/") else None

@@ -63,7 +63,8 @@ def ensure_task(
     The enrolment codes are written to a file before the task exists, so that a crash in between cannot lose them.
     """
     if (known := store.read(lambda tx: tx.tasks.by_name(name))) is not None:
-        if known.spec_digest != spec.digest:
+        # A task of an earlier release does not name its version of the protocol.
+        if known.spec.current.digest != spec.digest:
             _log.warning("task_differs", task=name, reason="the task of this name keeps its own spec")
         return False
     model = save_initial_model(store.blobs, spec)

@@ -24,6 +24,7 @@ from ..plugins.rules import load_rules
 from ..plugins.workloads import describe_workload
 from ..service.deletion import delete_task
 from ..service.evaluation import Evaluators
+from ..service.selection import open_window
 from ..service.tasks import create_task, resume_task, save_initial_model, start_task, stop_task, task_spec
 from ..service.views import task_summary, task_view
 from ..store.transaction import Transaction
@@ -140,16 +141,22 @@ def show_command(where: Where, task: TaskName) -> None:
 @tasks_app.command("start")
 @guarded
 @located
-def start_command(where: Where, task: TaskName, rules: Rules = None) -> None:
+def start_command(
+    where: Where,
+    task: TaskName,
+    rules: Rules = None,
+    window: Annotated[bool, typer.Option("--window", help="only begin the enrolment window now")] = False,
+) -> None:
     """Select clients now, without waiting for more.
 
-    A task that is already training does not change.
+    A task that is already training does not change. With --window the enrolment window begins now, instead of with the
+    first stored profile.
     """
     registry = load_rules(rules or [])
     with opened_store(where.settings()) as store:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
         now = SystemClock().now()
-        store.write(lambda tx: start_task(tx, task_id, now, registry))
+        store.write(lambda tx: open_window(tx, task_id, now) if window else start_task(tx, task_id, now, registry))
         _print_tasks(store.read(lambda tx: [task_summary(tx, task_named(tx, task_id))]))
 
 

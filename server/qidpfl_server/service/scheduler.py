@@ -220,7 +220,7 @@ def _select_if_due(tx: Transaction, task_id: str, now: Micros, rules: RuleRegist
 def _due(tx: Transaction, task: Task, now: Micros) -> list[tuple[Task, Micros]]:
     """The task and when it is due next; empty if it waits for nothing."""
     if task.state is TaskState.ENROLLING:
-        return [(task, now if selection_is_due(tx, task, now) else max(selection_time(task), now + SECOND))]
+        return [(task, now if selection_is_due(tx, task, now) else max(selection_time(tx, task), now + SECOND))]
     round_ = tx.rounds.latest(task.task_id)
     if round_ is None or round_.state is not RoundState.OPEN:
         return []

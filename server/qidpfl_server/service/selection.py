@@ -6,11 +6,13 @@ import numpy as np
 
 from qidpfl_shared.core.custom_rules import CustomRuleFailed
 from qidpfl_shared.core.selection import Selection, SelectionStatus, label_distances, select
+from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.task_spec import SelectionRule, TaskSpec
 
 from ..clock import Micros, seconds
 from ..domain import Client, ClientState, EndReason, Task
+from ..errors import RequestRefused
 from ..plugins.rules import RuleRegistry
 from ..store.transaction import Transaction
 from .lifecycle import end_task, fail_by_rule, get_task_for_update, known_client
@@ -25,13 +27,34 @@ def selection_is_due(tx: Transaction, task: Task, now: Micros) -> bool:
         return False
     if rules.expected_clients is not None and profiled >= rules.expected_clients:
         return True
-    return now >= selection_time(task)
+    return now >= selection_time(tx, task)
 
 
-def selection_time(task: Task) -> Micros:
+def selection_time(tx: Transaction, task: Task) -> Micros:
     """When the server stops waiting for more clients: the enrolment window ends, or no client came for `quiet_s`."""
-    rules = task.spec.rounds
-    return min(task.opened_at + seconds(rules.enrolment_window_s), task.last_enrolment_at + seconds(rules.quiet_s))
+    rules, opened_at = task.spec.rounds, window_start(tx, task)
+    quiet = task.last_enrolment_at + seconds(rules.quiet_s)
+    return quiet if opened_at is None else min(opened_at + seconds(rules.enrolment_window_s), quiet)
+
+
+def window_start(tx: Transaction, task: Task) -> Micros | None:
+    """When the enrolment window began: with the first stored profile, or when an admin opened it. None: not yet.
+
+    In a task of an earlier release it began when the task was created.
+    """
+    if not task.is_versioned:
+        return task.opened_at
+    return tx.events.first_at(task.task_id, "client.profiled", "enrolment.opened")
+
+
+def open_window(tx: Transaction, task_id: str, now: Micros) -> None:
+    """Begin the enrolment window now. No effect if it has begun, or once the task trains. Raises `RequestRefused`."""
+    task = get_task_for_update(tx, task_id)
+    if task.ended:
+        raise RequestRefused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
+    if task.state is TaskState.ENROLLING and window_start(tx, task) is None:
+        tx.events.add(task_id, "enrolment.opened", at=now)
+        tx.touch(task_id)
 
 
 def select_clients(tx: Transaction, task: Task, now: Micros, rules: RuleRegistry) -> None:

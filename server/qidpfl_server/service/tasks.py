@@ -43,6 +43,8 @@ def task_spec(preset_name: str, overrides: Mapping[str, Any] | None, rules: Rule
 
     Raises `RequestRefused` for an unknown preset or missing rules, and pydantic's `ValidationError` for a bad value.
     """
+    if (given := {"protocol_version", "requires"} & (overrides or {}).keys()) != set():
+        raise RequestRefused(ErrorCode.INCONSISTENT_SPEC, f"the coordinator sets {min(given)}: leave it out")
     try:
         spec = preset(preset_name, overrides)
     except UnknownPreset as error:

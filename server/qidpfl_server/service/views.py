@@ -47,6 +47,7 @@ from ..errors import RequestRefused
 from ..store.guarded import round_subject
 from ..store.transaction import Transaction
 from .lifecycle import known_client
+from .rounds.late_updates import late_digests
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,8 @@ class AnnouncementState:
     round_: Round | None
     base: Model | None
     invitations: dict[str, RoundInvitation]
+    # The clients that the selection has refused.
+    refused: frozenset[str] = frozenset()
     # Where the chain records the announcement, and its signature, which is the same for all clients.
     chain: ChainPosition | None = None
     signature: MessageSignature | None = None
@@ -85,7 +88,7 @@ class AnnouncementState:
             attempt=round_.attempt,
             reward_micro=round_.reward_micro,
             total=round_.total,
-            standing=standing_of(self.invitations.get(client_id)),
+            standing=standing_of(self.invitations.get(client_id), refused=client_id in self.refused),
             model_version=self.base.version,
             model_digest=self.base.digest,
             mechanism=MechanismName(mechanism.name),
@@ -124,6 +127,7 @@ def announcement_state(tx: Transaction, task_id: str) -> AnnouncementState | Non
         round_=round_,
         base=tx.tasks.model(task_id, round_.base_version),
         invitations=tx.rounds.invitations(task_id, round_.round_number),
+        refused=tx.clients.refused(task_id) if task.is_versioned else frozenset(),
         chain=tx.chain.position(task_id, round_subject(round_.round_number)),
     )
     return state if tx.key is None or state.base is None else state.signed(tx.key)
@@ -282,8 +286,9 @@ def ledger(tx: Transaction, client_id: str) -> Ledger:
     task = tx.tasks.get(client.task_id)
     assert task is not None
     entries = [_entry(histogram_release(client.histogram_rho), SpendState.SPENT)] if client.has_histogram else []
+    late = late_digests(tx, task.task_id, client_id)
     entries += [
-        _round_entry(task, client, round_, budget, update, paid)
+        _round_entry(task, client, round_, budget, update, paid, late.get(round_.round_number))
         for round_, budget, update, paid in tx.rounds.history(task.task_id, client.client_id)
         if budget.state is not BudgetState.DECLINED or budget.rho > 0
     ]
@@ -309,11 +314,21 @@ def ledger(tx: Transaction, client_id: str) -> Ledger:
 
 
 def _round_entry(
-    task: Task, client: Client, round_: Round, budget: Budget, update: Update | None, paid: Payment | None
+    task: Task,
+    client: Client,
+    round_: Round,
+    budget: Budget,
+    update: Update | None,
+    paid: Payment | None,
+    late_digest: str | None,
 ) -> LedgerEntry:
     release = round_release(
         privacy=task.spec.privacy, round_number=round_.round_number, rho=budget.rho, size=client.size or 1
     )
+    if update is None and late_digest is not None:
+        # The server has seen the bytes, so the budget is not free.
+        is_open = round_.state is RoundState.OPEN and not task.ended
+        return _entry(release, SpendState.SPENT if is_open else SpendState.SPENT_UNPAID, digest=late_digest)
     if update is None:
         closed = round_.state is not RoundState.OPEN or budget.state is BudgetState.DECLINED
         state = SpendState.FREED if closed else SpendState.RESERVED

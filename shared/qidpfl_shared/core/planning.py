@@ -34,6 +34,8 @@ class Standing(StrEnum):
     PRICED_OUT = "priced_out"
     NO_BUDGET = "no_budget"
     SET_ASIDE = "set_aside"
+    # Of a client that the selection refused: it is in no plan.
+    REFUSED = "refused"
 
 
 class PlanStatus(StrEnum):

@@ -27,6 +27,11 @@ class ErrorCode(StrEnum):
         """Return the code of this name, or None."""
         return next((known for known in cls if known.value == code), None)
 
+    @property
+    def advice(self) -> str:
+        """What a client does when it gets this error."""
+        return _ADVICE.get(self.value) or _ADVICE_BY_STATUS[self.status]
+
     MALFORMED_REQUEST = "malformed_request", 400, "The request is not valid HTTP/1.1"
     MALFORMED_JSON = "malformed_json", 400, "The body is not valid JSON"
     UNAUTHENTICATED = "unauthenticated", 401, "The credentials are missing, wrong or revoked"
@@ -46,7 +51,7 @@ class ErrorCode(StrEnum):
     ORDINAL_TAKEN = "ordinal_taken", 409, "Another client has this ordinal"
     MODEL_FROZEN = "model_frozen", 409, "Rounds have been announced with another first model"
     PROFILE_FROZEN = "profile_frozen", 409, "A different profile is already stored"
-    PROFILE_MISSING = "profile_missing", 409, "The profile has to be stored first"
+    PROFILE_MISSING = "profile_missing", 409, "Too few clients have stored their profile"
     NOT_SELECTED = "not_selected", 409, "The client is not among the selected"
     NOT_INVITED = "not_invited", 409, "The client is not invited to this round"
     BUDGET_DECLARED = "budget_declared", 409, "A different budget is already declared"
@@ -82,6 +87,46 @@ class ErrorCode(StrEnum):
     INTERNAL_ERROR = "internal_error", 500, "The coordinator failed; nothing was acknowledged"
     STORE_BUSY = "store_busy", 503, "The store is busy"
     STORAGE_FULL = "storage_full", 507, "The coordinator's storage is full"
+
+
+_WAIT = "sends the same request again after `Retry-After`, or after 1 s, 2 s, 4 s … with jitter"
+_CORRECT = "corrects the request; the same request fails again"
+_ADVICE_BY_STATUS = {
+    400: _CORRECT,
+    401: "stops; or enrols again with the same `enrolment_key` if its profile was never acknowledged",
+    403: "stops: another role or another task is needed",
+    404: _CORRECT,
+    405: "uses a method of the header `Allow`",
+    408: _WAIT,
+    409: "does not send the request again, and reads the state of the task",
+    410: "waits for the next announcement; an update that was not acknowledged stays charged",
+    411: "sends `Content-Length`",
+    413: "sends less",
+    415: "sends the media type of the operation, without compression",
+    422: _CORRECT,
+    429: _WAIT,
+    431: "sends fewer or shorter headers",
+    500: _WAIT,
+    503: _WAIT,
+    507: _WAIT,
+}
+_STOP = "stops: it has sent something else before, so its own records are wrong"
+_ADVICE = {
+    "already_enrolled": "uses the token that it has",
+    "task_full": "asks the operator for another task",
+    "task_not_enrolling": "asks the operator for another task",
+    "task_ended": "reads its ledger and ends",
+    "code_used": "asks the operator for another code",
+    "ordinal_taken": "asks for another ordinal, or for none",
+    "profile_frozen": _STOP,
+    "budget_declared": _STOP,
+    "update_exists": _STOP,
+    "update_replayed": _STOP,
+    "profile_missing": "waits until enough clients have stored their profile",
+    "not_selected": "waits for the end of the task",
+    "not_invited": "waits for the next announcement",
+    "budget_missing": "declares a budget, then sends the same bytes",
+}
 
 
 def one_line(text: str) -> str:

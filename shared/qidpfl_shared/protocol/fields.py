@@ -2,7 +2,7 @@
 
 from collections.abc import Sized
 from datetime import datetime
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -47,9 +47,30 @@ def _true(value: bool) -> bool:
 
 
 class Message(BaseModel):
-    """Frozen; refuses unknown fields, wrong types, NaN and infinities."""
+    """Frozen; refuses unknown fields, wrong types, NaN and infinities.
+
+    A client reads answers with `extra="allow"`, so that a later coordinator may send more fields.
+    """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def facts(self) -> dict[str, Any]:
+        """All values as JSON, also of fields that this version does not know: digests and signatures cover them."""
+        found = self.model_dump(mode="json")
+        _add_unknown(self, found)
+        return found
+
+
+def _add_unknown(message: Message, found: dict[str, Any]) -> None:
+    """Add what `model_dump` leaves out: the unknown fields of a message and of the messages in it."""
+    found.update(message.model_extra or {})
+    for name in type(message).model_fields:
+        value = getattr(message, name)
+        if isinstance(value, Message) and name in found:
+            _add_unknown(value, found[name])
+        elif isinstance(value, tuple) and value and isinstance(value[0], Message):
+            for item, inner in zip(value, found[name], strict=True):
+                _add_unknown(item, inner)
 
 
 # JSON has no tuples, enumerations or times. These types accept lists and strings; their contents stay strict. A list

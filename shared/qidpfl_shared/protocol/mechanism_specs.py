@@ -5,7 +5,7 @@ The class names are part of the OpenAPI document. The classes of the core end in
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from ..core.privacy import mechanisms as core
 from .fields import Message
@@ -15,7 +15,13 @@ Epochs = Annotated[int, Field(ge=1, le=10_000)]
 BatchSize = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
-class GradientOnce(Message):
+class _Mechanism(Message):
+    """A mechanism. Its name tells which one it is, so the document of the API requires it."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
+class GradientOnce(_Mechanism):
     """The mean of the clipped per-record gradients over all local data, once per round."""
 
     name: Literal["gradient_once"] = "gradient_once"
@@ -25,7 +31,7 @@ class GradientOnce(Message):
         return core.GradientOnceMechanism(clip_norm=self.clip_norm)
 
 
-class _LocalTraining(Message):
+class _LocalTraining(_Mechanism):
     """The parameters of all mechanisms with local training."""
 
     learning_rate: Positive

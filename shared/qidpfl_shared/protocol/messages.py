@@ -86,7 +86,7 @@ class TaskView(TaskSummary):
     """A task with everything that defines it."""
 
     spec: TaskSpec
-    spec_digest: Digest
+    spec_digest: Digest = Field(description="SHA-256 of the canonical JSON (RFC 8785) of `spec` as it is served here")
     chain: ChainPosition | None = Field(default=None, description="the newest position of its chain")
 
 
@@ -134,7 +134,7 @@ class EnrolAnswer(SignedMessage):
     client_id: Name
     token: Secret = Field(repr=False)
     ordinal: Ordinal
-    spec_digest: Digest = Field(description="pin it: an announcement that contradicts this spec must be refused")
+    spec_digest: Digest = Field(description="of the spec of the task; pin it and refuse what contradicts it")
     public_key: PublicKeyText | None = Field(default=None, description="pin it: it signs all receipts of the task")
 
 
@@ -223,7 +223,7 @@ class RoundOffer(SignedMessage):
     round_number: RoundNumber
     attempt: Attempt
     reward_micro: Micro
-    total: float = Field(ge=0, description="sum S of all budgets at the equilibrium")
+    total: float = Field(ge=0, description="sum S of all budgets at the equilibrium; best answer S − φ·ν·S²/R")
     standing: Choice[Standing] = Field(description="`invited`, or the reason why not")
     model_version: ModelVersion
     model_digest: Digest

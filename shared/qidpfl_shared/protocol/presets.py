@@ -57,9 +57,9 @@ def preset(name: str, overrides: Mapping[str, Any] | None = None) -> TaskSpec:
     if name not in PRESETS:
         raise UnknownPreset(name)
     spec = PRESETS[name]()
-    if not overrides:
-        return spec
-    return TaskSpec.model_validate(merged(spec.model_dump(mode="json"), overrides))
+    if overrides:
+        spec = TaskSpec.model_validate(merged(spec.model_dump(mode="json"), overrides))
+    return spec.current
 
 
 def merged(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

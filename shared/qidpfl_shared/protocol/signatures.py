@@ -56,8 +56,8 @@ class SignedMessage(Message):
     signature: MessageSignature | None = Field(default=None, description="Ed25519 over the rest of the message")
 
     def signed_part(self) -> dict[str, Any]:
-        """Everything that the signature covers, as JSON values."""
-        return self.model_dump(mode="json", exclude={"signature", *self.unsigned})
+        """Everything that the signature covers, as JSON values, with fields that this version does not know."""
+        return {name: value for name, value in self.facts().items() if name not in ("signature", *self.unsigned)}
 
 
 Signed = TypeVar("Signed", bound=SignedMessage)

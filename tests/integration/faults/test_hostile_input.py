@@ -324,7 +324,7 @@ def test_every_error_of_the_document_has_its_schema_under_its_own_media_type(sta
             assert list(answer["content"]) == ["application/problem+json"], name
             schema = answer["content"]["application/problem+json"]["schema"]
             assert schema == {"$ref": "#/components/schemas/Problem"}, name
-            codes = answer["description"].split(", ")
+            codes = answer["description"].splitlines()
             assert len(codes) == len(set(codes)), name
         if "application/json" in operation.get("requestBody", {}).get("content", {}):
             assert {"400", "413", "415", "422", "507"} <= set(errors), name

@@ -57,8 +57,11 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/metrics"): OPEN,
     ("GET", "/v1/keys"): OPEN,
     ("GET", "/openapi.json"): OPEN,
+    ("GET", "/"): OPEN,
+    ("GET", "/guide"): OPEN,
+    ("GET", "/guide/{guide}"): OPEN,
     ("GET", "/docs"): OPEN,
-    ("GET", "/docs/oauth2-redirect"): OPEN,
+    ("GET", "/docs/static/{file}"): OPEN,
     ("POST", "/v1/tasks"): _with(GLOBAL_ADMIN, 409),
     ("GET", "/v1/tasks"): ANY_OPERATOR,
     ("POST", "/v1/operator-tokens"): _with(GLOBAL_ADMIN, 404),
@@ -219,6 +222,7 @@ def test_a_route_answers_each_role_as_the_table_says(stage: Stage, method: str, 
     task_id = stage.elsewhere.task_id if path.endswith("/stop") else stage.task_id
     concrete = path.replace("{task_id}", task_id).replace("{version}", "0")
     concrete = concrete.replace("{round_number}", "1").replace("{client_id}", "nobody").replace("{token_id}", "0" * 24)
+    concrete = concrete.replace("{guide}", "protocol").replace("{file}", "docs.js")
     swapped = {"admin of task": "admin elsewhere", "admin elsewhere": "admin of task"}
     roles = swapped if path.endswith("/stop") else {}
     enrolment = {"enrolment_code": stage.tokens["enrolment code"], "enrolment_key": "key-of-a-late-client"}

@@ -337,3 +337,13 @@ def test_a_profile_is_frozen_and_must_fit_the_task(coordinator: Coordinator) -> 
 
 
 # --- the life of a task ----------------------------------------------------------------------------------------------
+
+
+def test_an_admin_begins_the_enrolment_window(coordinator: Coordinator) -> None:
+    (lonely,) = strangers(coordinator, 1)
+    refused = change(coordinator, lonely.task_id, "start")
+    assert (refused.status_code, refused.json()["code"]) == (409, "profile_missing")
+    for _ in range(2):
+        begun = change(coordinator, lonely.task_id, "start?window=true")
+        assert (begun.status_code, begun.json()["state"]) == (200, "enrolling")
+    change(coordinator, lonely.task_id, "stop").raise_for_status()

@@ -30,6 +30,8 @@ from ..auth import (
     takes_certificates,
 )
 from ..context import Context, Ctx
+from ..document import examples
+from ..document.security import requirement
 from ..errors import JSON_BODY, responses
 from ..json_routes import StrictJsonRoute
 from ..openapi import success
@@ -37,10 +39,6 @@ from ..openapi import success
 router = APIRouter(prefix="/v1/tasks/{task_id}/clients", tags=["clients"], route_class=StrictJsonRoute)
 _log = structlog.get_logger()
 _limited_log = LimitedLog()
-_SOME_ID, _SOME_DIGEST = "5f1d7a84db00d2fce00b31a7", "9f" * 32
-_ENROL = {"enrolment_code": f"{_SOME_ID}.of-the-operator", "enrolment_key": "some random text of one's own"}
-_ENROLLED = {"client_id": _SOME_ID, "token": "shown-only-once", "ordinal": 0, "spec_digest": _SOME_DIGEST}
-_PROFILE = {"label_counts": [11] * 10, "size": 110, "privacy_value": 1.0, "histogram_rho": 0.1}
 _OWN = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.INVALID_REQUEST)
 _OPERATOR = (*_OWN, ErrorCode.NOT_FOUND)
 # Of an enrolment by code and by certificate.
@@ -60,17 +58,22 @@ _ENROLMENT = (
 @router.post(
     "",
     status_code=201,
+    operation_id="enrol",
     summary="Enrol",
-    responses=responses(*_ENROLMENT, ErrorCode.CODE_USED) | success(_ENROLLED, status=201),
+    responses=responses(*_ENROLMENT, ErrorCode.CODE_USED) | success(examples.ENROLLED, status=201),
 )
 async def enrol_client(
     context: Ctx,
     callers: Callers,
     task_id: TaskId,
-    request: Annotated[EnrolRequest, Body(examples=[_ENROL])],
+    request: Annotated[EnrolRequest, Body(examples=[examples.ENROL])],
     connection: Request,
 ) -> EnrolAnswer:
-    """Become a client of the task. May be repeated with the same key until the token is used."""
+    """Become a client of the task, with the enrolment code in the body and no token.
+
+    Store the key before the request and the token after it. May be repeated with the same key until the token is used:
+    the answer then has the same client with a new token.
+    """
     now = context.now()
     try:
         await _limit_enrolments(context, task_id, request, connection)
@@ -87,8 +90,10 @@ async def enrol_client(
 @router.post(
     "/certificate",
     status_code=201,
+    operation_id="enrol_with_certificate",
     summary="Enrol with a certificate",
-    responses=responses(*_ENROLMENT) | success(_ENROLLED, status=201),
+    responses=responses(*_ENROLMENT) | success(examples.ENROLLED, status=201),
+    openapi_extra={"security": requirement("certificate")},
 )
 async def enrol_by_certificate(
     context: Ctx,
@@ -130,8 +135,9 @@ async def _limit_enrolments(context: Context, task_id: str, request: EnrolReques
 
 @router.post(
     "/me/token",
+    operation_id="renew_token",
     summary="Get a new token",
-    responses=responses(*_OWN, ErrorCode.STORAGE_FULL) | success({"token": "shown-only-once"}),
+    responses=responses(*_OWN, ErrorCode.STORAGE_FULL) | success(examples.NEW_TOKEN),
 )
 async def rotate_token(context: Ctx, client_id: ClientId, task_id: TaskId, credentials: Bearer) -> NewClientToken:
     """The next token of the client. The current one stays valid until the next one is used for the first time.
@@ -160,12 +166,15 @@ async def rotate_token(context: Ctx, client_id: ClientId, task_id: TaskId, crede
         ErrorCode.OUT_OF_BOUNDS,
         ErrorCode.STORAGE_FULL,
     )
-    | success({"client_id": _SOME_ID, "profile_digest": _SOME_DIGEST}),
+    | success(examples.PROFILED),
 )
 async def put_profile(
-    context: Ctx, client_id: ClientId, task_id: TaskId, profile: Annotated[Profile, Body(examples=[_PROFILE])]
+    context: Ctx, client_id: ClientId, task_id: TaskId, profile: Annotated[Profile, Body(examples=[examples.PROFILE])]
 ) -> ProfileReceipt:
-    """Label histogram, size, privacy value and caps. A stored profile cannot be changed.
+    """Label histogram, size, privacy value and caps. A stored profile cannot be changed; a repeat must be the same.
+
+    The counts are noised with standard deviation 1/√ρ, then made whole and non-negative with the sum `size`. Their ρ
+    counts against the lifetime budget. The first profile of a task begins its enrolment window.
 
     Where selection rule `all` keeps every client, the histogram may be left out: `label_counts` is null.
     """
@@ -175,19 +184,19 @@ async def put_profile(
     return context.signed(receipt)
 
 
-@router.get("/me/selection", summary="Was I selected?", responses=responses(*_OWN))
+@router.get("/me/selection", summary="Was I selected?", responses=responses(*_OWN) | success(examples.VERDICT))
 async def get_selection(context: Ctx, client_id: ClientId, task_id: TaskId) -> SelectionVerdict:
     """The client's own label distance, the threshold and the counts."""
     return await context.read(lambda tx: selection_verdict(tx, client_id))
 
 
-@router.get("/me/ledger", summary="My ledger", responses=responses(*_OWN))
+@router.get("/me/ledger", summary="My ledger", responses=responses(*_OWN) | success(examples.LEDGER))
 async def get_ledger(context: Ctx, client_id: ClientId, task_id: TaskId) -> Ledger:
     """What the client declared, what privacy loss is proven, and what it was paid."""
     return await context.read(lambda tx: ledger(tx, client_id))
 
 
-@router.delete("/me", status_code=204, summary="Leave", responses=responses(*_OWN))
+@router.delete("/me", operation_id="leave", status_code=204, summary="Leave", responses=responses(*_OWN))
 async def leave_task(context: Ctx, client_id: ClientId, task_id: TaskId) -> None:
     """The client takes part in no further round. Its ledger stays."""
     now = context.now()
@@ -200,7 +209,13 @@ async def list_clients(context: Ctx, caller: Operator, task_id: TaskId) -> list[
     return await context.read(lambda tx: client_summaries(tx, task_id))
 
 
-@router.delete("/{client_id}", status_code=204, summary="Remove a client", responses=responses(*_OPERATOR))
+@router.delete(
+    "/{client_id}",
+    operation_id="revoke_client",
+    status_code=204,
+    summary="Remove a client",
+    responses=responses(*_OPERATOR),
+)
 async def delete_client(
     context: Ctx, callers: Callers, caller: Admin, task_id: TaskId, client_id: OtherClientId
 ) -> None:

@@ -23,19 +23,21 @@ from ...store.transaction import Transaction
 from ..auth import Admin, Reader, TaskId
 from ..caches import DownloadResponse, etag_matches
 from ..context import Context, Ctx
+from ..document import examples
+from ..document.texts import CONTENT_DIGEST as DIGEST_HEADER
+from ..document.texts import ETAG
 from ..errors import responses
+from ..openapi import success
 from ..uploads import CONTENT_DIGEST, VECTOR_BODY, check_headers
 
 _log = structlog.get_logger()
 router = APIRouter(prefix="/v1/tasks/{task_id}/models")
 Version = Annotated[int, Path(ge=0, le=1_000_000, description="a version of the model; 0 is the initial model")]
 _READ = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST)
-_BINARY: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
-}
+_BYTES: dict[str, Any] = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 
 
-@router.get("", tags=["reading"], summary="List model versions", responses=responses(*_READ))
+@router.get("", tags=["reading"], summary="List model versions", responses=responses(*_READ) | success(examples.MODELS))
 async def list_models(context: Ctx, caller: Reader, task_id: TaskId) -> list[ModelInfo]:
     """All versions, starting with 0."""
 
@@ -49,7 +51,7 @@ async def list_models(context: Ctx, caller: Reader, task_id: TaskId) -> list[Mod
     tags=["reading"],
     summary="Export a model",
     response_class=Response,
-    responses={**_BINARY, **responses(*_READ)},
+    responses={200: {"description": "a file in the safetensors format", **_BYTES}, **responses(*_READ)},
 )
 async def export_model(context: Ctx, caller: Reader, task_id: TaskId, version: Version) -> Response:
     """The named tensors of a version in the safetensors format."""
@@ -67,8 +69,13 @@ async def export_model(context: Ctx, caller: Reader, task_id: TaskId, version: V
     summary="Get a model",
     response_class=Response,
     responses={
-        **_BINARY,
-        304: {"description": "the model has the ETag that `If-None-Match` names"},
+        200: {
+            "description": "4·d bytes: little-endian float32 in the order of the layout. Check their SHA-256 against"
+            " the digest of the announcement.",
+            "headers": {"ETag": ETAG, "Content-Digest": DIGEST_HEADER},
+            **_BYTES,
+        },
+        304: {"description": "the model has the ETag that `If-None-Match` names", "headers": {"ETag": ETAG}},
         **responses(*_READ),
     },
 )

@@ -11,6 +11,7 @@ from ...errors import RequestRefused, StoreBusy
 from ...identifiers import same_secret
 from ..auth import Bearer, Callers, identify
 from ..context import Ctx
+from ..document.security import requirement
 from ..errors import responses
 
 router = APIRouter(tags=["operations"])
@@ -22,13 +23,13 @@ class Health(Message):
     status: str = "ok"
 
 
-@router.get("/healthz", summary="Liveness")
+@router.get("/healthz", operation_id="get_health", summary="Liveness", responses=responses())
 async def health() -> Health:
     """Answers while the event loop runs."""
     return Health()
 
 
-@router.get("/readyz", summary="Readiness", responses=responses(ErrorCode.STORE_BUSY))
+@router.get("/readyz", operation_id="get_readiness", summary="Readiness", responses=responses(ErrorCode.STORE_BUSY))
 async def ready(context: Ctx) -> Health:
     """Answers 200 when the store can be read and the scheduler runs."""
     if context.scheduler.ended or context.notifier.ended:
@@ -45,9 +46,14 @@ async def list_keys(context: Ctx) -> KeyList:
 
 @router.get(
     "/metrics",
+    operation_id="get_metrics",
     summary="Prometheus metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}}, **responses(ErrorCode.UNAUTHENTICATED)},
+    responses={
+        200: {"description": "metrics as text", "content": {"text/plain": {"schema": {"type": "string"}}}},
+        **responses(ErrorCode.UNAUTHENTICATED),
+    },
+    openapi_extra={"security": [{}, *requirement("admin", "viewer")]},
 )
 async def metrics(request: Request, context: Ctx, callers: Callers, credentials: Bearer) -> Response:
     """Without a token on a loopback address; elsewhere only for admins and viewers of all tasks."""

@@ -34,6 +34,8 @@ from ...service.views import AnnouncementState, as_seen_by, last_closed_round, r
 from ...store.store import RoundKey
 from ..auth import Admin, ClientId, OtherClientId, Reader, RoundNumber, TaskId, bearer, identify, participant
 from ..context import Context, Ctx, get_context
+from ..document import examples
+from ..document.security import requirement
 from ..errors import JSON_BODY, responses
 from ..json_routes import StrictJsonRoute
 from ..openapi import success
@@ -42,14 +44,6 @@ from ..uploads import CONTENT_DIGEST, VECTOR_BODY, check_headers
 router = APIRouter(prefix="/v1/tasks/{task_id}/rounds", route_class=StrictJsonRoute)
 _log = structlog.get_logger()
 _round_number: TypeAdapter[int] = TypeAdapter(RoundNumber)
-_MOMENT = "2026-01-01T00:00:00Z"
-_RECEIPT = {
-    "round_number": 1,
-    "client_id": "5f1d7a84db00d2fce00b31a7",
-    "digest": "9f" * 32,
-    "byte_length": 2600,
-    "received_at": _MOMENT,
-}
 _OWN = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.INVALID_REQUEST)
 _UPLOAD_PARAMETERS: dict[str, Any] = {
     "parameters": [
@@ -58,7 +52,7 @@ _UPLOAD_PARAMETERS: dict[str, Any] = {
         CONTENT_DIGEST,
     ],
     "requestBody": VECTOR_BODY,
-    "security": [{bearer.scheme_name: []}],
+    "security": requirement("client"),
 }
 
 
@@ -67,7 +61,11 @@ _UPLOAD_PARAMETERS: dict[str, Any] = {
     tags=["clients"],
     summary="Wait for an announcement",
     response_model=Announcement,
-    responses={204: {"description": "nothing new within the time"}, **responses(*_OWN)},
+    responses={
+        **success(examples=examples.ANNOUNCEMENTS, description="something newer, or no round yet, or the end"),
+        204: {"description": "nothing new within the time: ask again with the same `after`"},
+        **responses(*_OWN),
+    },
 )
 async def get_announcement(
     context: Ctx,
@@ -144,16 +142,20 @@ async def _announced(context: Context, task_id: str) -> AnnouncementState:
         ErrorCode.OUT_OF_BOUNDS,
         ErrorCode.STORAGE_FULL,
     )
-    | success({"round_number": 1, "state": "declared", "rho": 0.05, "recorded_at": _MOMENT}),
+    | success(examples.BUDGET_RECEIPT),
 )
 async def put_budget(
     context: Ctx,
     client_id: ClientId,
     task_id: TaskId,
     round_number: RoundNumber,
-    request: Annotated[BudgetRequest, Body(examples=[{"rho": 0.05}])],
+    request: Annotated[BudgetRequest, Body(openapi_examples=examples.ANSWERS)],
 ) -> BudgetReceipt:
-    """The Stage II answer. A client may change it once, to a decline, before its upload."""
+    """The answer to an announcement: `{rho}`, `{decline, reason}`, or `{join}` in a task without a game.
+
+    The best `rho` is S − φ·ν·S²/R, at most `rho_max` of the announcement. It is reserved in the ledger. A client may
+    change its answer once, to a decline, before its upload. A repeat gets the first receipt, in any state of the round.
+    """
     answer = BudgetAnswer(client_id=client_id, request=request, at=context.now())
     receipt = await context.store.write_batched(declare_budgets, (task_id, round_number), answer)
     failpoint("declare.after_commit")
@@ -182,11 +184,16 @@ async def put_budget(
         ErrorCode.OUT_OF_BOUNDS,
         ErrorCode.STORAGE_FULL,
     )
-    | {200: {"model": UpdateReceipt, **success(_RECEIPT)[200]}},
+    | {200: {"model": UpdateReceipt, **success(examples.UPDATE_RECEIPT)[200]}},
     openapi_extra=_UPLOAD_PARAMETERS,
 )
 async def put_update(request: Request) -> Response:
-    """Once per round and client. The receipt means durable; a repeat of the same bytes gets the first receipt again."""
+    """Once per round and client: 4·d bytes, little-endian float32, with their `Content-Digest`.
+
+    An update is like a gradient: the coordinator subtracts the mean. Its noise is that of the declared budget. The
+    receipt means durable. Send the same bytes again if an answer is lost: a repeat gets the first receipt, also after
+    the round has closed. New noise would be a second release.
+    """
     # The parameters are read by hand: for a small upload FastAPI's own way costs as much as the rest of the event
     # loop's work.
     context = await get_context(request)
@@ -227,6 +234,7 @@ async def _byte_length(context: Context, task_id: str) -> int:
     "/{round_number}/updates/{client_id}",
     status_code=204,
     tags=["operations"],
+    operation_id="void_update",
     summary="Void an update",
     responses=responses(
         ErrorCode.UNAUTHENTICATED,
@@ -249,7 +257,8 @@ async def delete_update(
     "/{round_number}",
     tags=["reading"],
     summary="Result of a round",
-    responses=responses(ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST),
+    responses=responses(ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST)
+    | success(examples.ROUND),
 )
 async def get_round(context: Ctx, caller: Reader, task_id: TaskId, round_number: RoundNumber) -> RoundResult:
     """The totals and the client's own part. Admin and viewer see the parts of all clients once the round is closed."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import anyio.to_thread
 import structlog
-from fastapi import APIRouter, BackgroundTasks, Body, Header, Request
+from fastapi import APIRouter, BackgroundTasks, Body, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
 from qidpfl_shared.failpoints import failpoint
@@ -17,24 +17,18 @@ from qidpfl_shared.protocol.messages import CreatedTask, CreateTask, Event, Task
 from ...errors import RequestRefused
 from ...service.deletion import delete_task
 from ...service.lifecycle import get_task
+from ...service.selection import open_window
 from ...service.tasks import create_task, resume_task, save_initial_model, start_task, stop_task, task_spec
 from ...service.views import task_summary, task_view
 from ..auth import Admin, AnyOperator, Callers, GlobalAdmin, Operator, TaskCaller, TaskId, bearer, identify
 from ..context import Context, Ctx
+from ..document.texts import EVENT_EXAMPLE, EVENTS
 from ..errors import JSON_BODY, responses
 from ..json_routes import StrictJsonRoute
 
 _log = structlog.get_logger()
 router = APIRouter(prefix="/v1/tasks", route_class=StrictJsonRoute)
 _READ = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST)
-_CHANGE = (
-    ErrorCode.UNAUTHENTICATED,
-    ErrorCode.FORBIDDEN,
-    ErrorCode.NOT_FOUND,
-    ErrorCode.TASK_ENDED,
-    ErrorCode.PROFILE_MISSING,
-    ErrorCode.INVALID_REQUEST,
-)
 _KEEP_ALIVE_S = 15.0
 
 
@@ -42,6 +36,7 @@ _KEEP_ALIVE_S = 15.0
     "",
     tags=["tasks"],
     status_code=201,
+    operation_id="create_task",
     summary="Create a task",
     responses=responses(
         ErrorCode.UNAUTHENTICATED,
@@ -52,6 +47,11 @@ _KEEP_ALIVE_S = 15.0
         ErrorCode.RULES_NOT_LOADED,
         ErrorCode.INCONSISTENT_SPEC,
         ErrorCode.REWARD_RANGE_REQUIRED,
+        ErrorCode.REWARD_REQUIRED,
+        ErrorCode.PAID_WITHOUT_NOISE,
+        ErrorCode.NOISE_WITHOUT_BUDGET,
+        ErrorCode.SERVER_STEP_FIXED,
+        ErrorCode.CONVEX_NETWORK_REQUIRED,
         ErrorCode.STORAGE_FULL,
     ),
 )
@@ -90,7 +90,7 @@ async def list_tasks(context: Ctx, caller: AnyOperator) -> list[TaskSummary]:
     )
 
 
-@router.get("/{task_id}", tags=["reading"], summary="Show a task", responses=responses(*_READ))
+@router.get("/{task_id}", operation_id="get_task", tags=["reading"], summary="Show a task", responses=responses(*_READ))
 async def show_task(context: Ctx, caller: TaskCaller, task_id: TaskId) -> TaskView:
     """The task with its whole spec: for its clients, holders of its enrolment code, admin and viewer."""
     return await context.read(lambda tx: task_view(tx, get_task(tx, task_id)))
@@ -98,20 +98,39 @@ async def show_task(context: Ctx, caller: TaskCaller, task_id: TaskId) -> TaskVi
 
 @router.post(
     "/{task_id}/start",
+    operation_id="start_task",
     tags=["tasks"],
     summary="Start a task",
-    responses=responses(*_CHANGE, ErrorCode.RULES_NOT_LOADED),
+    responses=responses(*_READ, ErrorCode.TASK_ENDED, ErrorCode.PROFILE_MISSING, ErrorCode.RULES_NOT_LOADED),
 )
-async def start(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
-    """Select clients now, without waiting for more of them."""
+async def start(
+    context: Ctx,
+    caller: Admin,
+    task_id: TaskId,
+    window: Annotated[
+        bool, Query(description="begin the enrolment window now instead; otherwise the first stored profile begins it")
+    ] = False,
+) -> TaskSummary:
+    """Select clients now, without waiting for more of them; or only begin the enrolment window.
+
+    The selection needs `min_clients` profiles: with fewer the answer is 409 `profile_missing`. A repeat, and a start of
+    a task that trains already, changes nothing.
+    """
     now = context.now()
-    await context.write(lambda tx: start_task(tx, task_id, now, context.rules))
-    _log.info("admin_action", action="start", task=task_id)
+    if window:
+        await context.write(lambda tx: open_window(tx, task_id, now))
+    else:
+        await context.write(lambda tx: start_task(tx, task_id, now, context.rules))
+    _log.info("admin_action", action="open_window" if window else "start", task=task_id)
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 
 
 @router.post(
-    "/{task_id}/resume", tags=["tasks"], summary="Resume a task", responses=responses(*_READ, ErrorCode.TASK_ENDED)
+    "/{task_id}/resume",
+    operation_id="resume_task",
+    tags=["tasks"],
+    summary="Resume a task",
+    responses=responses(*_READ, ErrorCode.TASK_ENDED),
 )
 async def resume(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     """Continue a task that failed with `step_failed` or `state_damaged`, once its cause is gone."""
@@ -120,7 +139,13 @@ async def resume(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 
 
-@router.post("/{task_id}/stop", tags=["tasks"], summary="Stop a task", responses=responses(*_CHANGE))
+@router.post(
+    "/{task_id}/stop",
+    operation_id="stop_task",
+    tags=["tasks"],
+    summary="Stop a task",
+    responses=responses(*_READ),
+)
 async def stop(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     """End the task. Its open round is settled if it has enough updates, else it is void."""
     task = await context.read(lambda tx: tx.tasks.get(task_id))
@@ -134,7 +159,11 @@ async def stop(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
 
 
 @router.delete(
-    "/{task_id}", tags=["tasks"], summary="Delete a task", responses=responses(*_READ, ErrorCode.TASK_NOT_ENDED)
+    "/{task_id}",
+    operation_id="delete_task",
+    tags=["tasks"],
+    summary="Delete a task",
+    responses=responses(*_READ, ErrorCode.TASK_NOT_ENDED),
 )
 async def delete(context: Ctx, callers: Callers, caller: Admin, task_id: TaskId) -> Tombstone:
     """Delete a task that has ended, with everything that it has stored. A signed tombstone stays; a repeat returns it.
@@ -155,7 +184,13 @@ async def delete(context: Ctx, callers: Callers, caller: Admin, task_id: TaskId)
     tags=["reading"],
     summary="Live feed",
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}, **responses(*_READ)},
+    responses={
+        200: {
+            "description": EVENTS,
+            "content": {"text/event-stream": {"schema": {"type": "string"}, "example": EVENT_EXAMPLE}},
+        },
+        **responses(*_READ),
+    },
 )
 async def get_events(
     request: Request,

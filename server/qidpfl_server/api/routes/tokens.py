@@ -22,6 +22,7 @@ from ...service.credentials import (
 )
 from ..auth import Callers, GlobalAdmin
 from ..context import Ctx
+from ..document import examples
 from ..errors import JSON_BODY, responses
 from ..json_routes import StrictJsonRoute
 
@@ -30,17 +31,17 @@ _log = structlog.get_logger()
 _ADMIN = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN)
 _NAMED = (*_ADMIN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST)
 TokenId = Annotated[str, Path(max_length=64, pattern=r"^[0-9a-f]{1,64}$", description="the id of an operator's token")]
-_CREATE = {"name": "dashboard", "role": "viewer", "task_id": "5f1d7a84db00d2fce00b31a7", "valid_s": 2_592_000}
 
 
 @router.post(
     "",
     status_code=201,
+    operation_id="create_operator_token",
     summary="Create an operator's token",
     responses=responses(*_ADMIN, *JSON_BODY, ErrorCode.NOT_FOUND, ErrorCode.STORAGE_FULL),
 )
 async def create_token(
-    context: Ctx, caller: GlobalAdmin, request: Annotated[CreateOperatorToken, Body(examples=[_CREATE])]
+    context: Ctx, caller: GlobalAdmin, request: Annotated[CreateOperatorToken, Body(examples=[examples.TOKEN_REQUEST])]
 ) -> CreatedOperatorToken:
     """Make a token with a role, for one task or for all tasks. The token is shown only once."""
     now = context.now()
@@ -49,14 +50,20 @@ async def create_token(
     return created
 
 
-@router.get("", summary="List the operators' tokens", responses=responses(*_ADMIN))
+@router.get("", operation_id="list_operator_tokens", summary="List the operators' tokens", responses=responses(*_ADMIN))
 async def list_tokens(context: Ctx, caller: GlobalAdmin) -> list[OperatorTokenInfo]:
     """All tokens that were created here, oldest first, also revoked ones. The tokens themselves are never shown."""
     now = context.now()
     return await context.read(lambda tx: operator_tokens(tx, now))
 
 
-@router.delete("/{token_id}", status_code=204, summary="Revoke an operator's token", responses=responses(*_NAMED))
+@router.delete(
+    "/{token_id}",
+    operation_id="revoke_operator_token",
+    status_code=204,
+    summary="Revoke an operator's token",
+    responses=responses(*_NAMED),
+)
 async def revoke_token(context: Ctx, callers: Callers, caller: GlobalAdmin, token_id: TokenId) -> None:
     """Revoke a token: at once on this coordinator, within about a second on others. A repeat changes nothing."""
     now = context.now()
@@ -67,6 +74,7 @@ async def revoke_token(context: Ctx, callers: Callers, caller: GlobalAdmin, toke
 
 @router.post(
     "/{token_id}/rotate",
+    operation_id="rotate_operator_token",
     summary="Rotate an operator's token",
     responses=responses(*_NAMED, *JSON_BODY, ErrorCode.TOKEN_REVOKED, ErrorCode.STORAGE_FULL),
 )

@@ -203,7 +203,8 @@ def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Cl
         deliver_by=deliver_by,
         opened_at=now,
     )
-    bounded = task.spec.defence is not None and plan.reward_micro > 0
+    # A client of release 0.1.0 accepts no other bound than that of the spec, unless the task has a defence.
+    bounded = (task.spec.defence is not None or task.is_versioned) and plan.reward_micro > 0
     tx.rounds.insert(round_)
     tx.rounds.invite(
         round_,

@@ -26,13 +26,14 @@ from qidpfl_shared.protocol.messages import (
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ...clock import Micros, as_datetime
-from ...domain import Budget, BudgetState, Client, Round, RoundInvitation, Task, Update, standing_of
+from ...domain import Budget, BudgetState, Client, ClientState, Round, RoundInvitation, Task, Update, standing_of
 from ...errors import CoordinatorError, RequestRefused
 from ...store.blobs import StagedBlob
 from ...store.transaction import Transaction
 from ..lifecycle import get_task, get_task_for_update
 from ..receipts import with_budget_positions, with_update_positions
 from .accounts import present_accounts
+from .late_updates import note_late_update
 from .planning import participant, round_is_complete
 
 Item = TypeVar("Item")
@@ -97,6 +98,9 @@ def accept_updates(
         deliveries, lambda delivery: batch.known_receipt(delivery) or batch.accept(delivery), CoordinatorError, OSError
     )
     batch.record()
+    for delivery, outcome in zip(deliveries, outcomes, strict=True):
+        if isinstance(outcome, RequestRefused) and outcome.code is ErrorCode.ROUND_CLOSED:
+            note_late_update(tx, task_id, round_number, delivery.client_id, delivery.digest, delivery.at)
     return with_update_positions(tx, task_id, outcomes)
 
 
@@ -151,7 +155,9 @@ class RoundSnapshot:
         return self._round
 
     def _require_invited(self, client_id: str) -> None:
-        standing = standing_of(self._invitations.get(client_id))
+        client = self._clients.get(client_id)
+        refused = self._task.is_versioned and client is not None and client.state is ClientState.REFUSED
+        standing = standing_of(self._invitations.get(client_id), refused=refused)
         if standing is not Standing.INVITED:
             raise RequestRefused(ErrorCode.NOT_INVITED, f"standing in this round: {standing}")
 

@@ -58,6 +58,11 @@ class ClientRows:
     def in_state(self, task_id: str, *states: ClientState) -> list[Client]:
         return [client for client in self.of_task(task_id) if client.state in states]
 
+    def refused(self, task_id: str) -> frozenset[str]:
+        """The ids of the clients that the selection has refused."""
+        where = (clients.c.task_id == task_id, clients.c.state == ClientState.REFUSED)
+        return frozenset(self._connection.execute(select(clients.c.client_id).where(*where)).scalars())
+
     def count(self, task_id: str) -> int:
         query = select(func.count()).select_from(clients).where(clients.c.task_id == task_id)
         return int(self._connection.execute(query).scalar_one())

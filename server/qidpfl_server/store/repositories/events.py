@@ -33,6 +33,16 @@ class EventRows:
         )
         return [_event(row) for row in self._connection.execute(query)]
 
+    def first_at(self, task_id: str, *kinds: str) -> Micros | None:
+        """When the first event of one of these kinds happened; None if there is none."""
+        query = select(events.c.at).where(events.c.task_id == task_id, events.c.kind.in_(kinds))
+        return self._connection.execute(query.order_by(events.c.id).limit(1)).scalar_one_or_none()
+
+    def of_kind(self, task_id: str, kind: str) -> list[Event]:
+        """All events of one kind, oldest first."""
+        query = select(events).where(events.c.task_id == task_id, events.c.kind == kind).order_by(events.c.id)
+        return [_event(row) for row in self._connection.execute(query)]
+
 
 @rows_of(events)
 def _event(row: Row[Any]) -> Event:

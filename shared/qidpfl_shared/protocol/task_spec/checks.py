@@ -9,7 +9,9 @@ from ...core.arguments import ImpossibleArgument
 from ...core.privacy.mechanisms import UploadKind
 from ...core.reward import RewardPolicy
 from .. import layouts
+from ..compatibility import unknown_requirements
 from ..errors import ErrorCode
+from ..wire import TensorLayout
 from .parts import PartitionKind, SelectionRule, TaskParts
 
 
@@ -22,6 +24,7 @@ def check_consistent(spec: TaskParts) -> None:
     _check_bounds(spec)
     _check_partition(spec)
     _check_aggregation(spec)
+    _check_requirements(spec)
 
 
 def _refuse(code: ErrorCode, message: str) -> PydanticCustomError:
@@ -33,10 +36,15 @@ def _check_layout(spec: TaskParts) -> None:
     workload = spec.workload
     known = layouts.built_in(dataset=workload.dataset, network=workload.network)
     # Every built-in network ends with one bias per label.
-    if known is not None and (spec.layout != known or known.tensors[-1].shape != (workload.labels,)):
+    if known is not None and (_shapes(spec.layout) != _shapes(known) or known.tensors[-1].shape != (workload.labels,)):
         shapes = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in known.tensors)
         message = f"network {workload.network} on data set {workload.dataset} has the layout {shapes}"
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+
+
+def _shapes(layout: TensorLayout) -> list[tuple[str, tuple[int, ...]]]:
+    # A later version may have more fields.
+    return [(tensor.name, tensor.shape) for tensor in layout.tensors]
 
 
 def _check_game(spec: TaskParts) -> None:
@@ -153,3 +161,15 @@ def _check_partition(spec: TaskParts) -> None:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "two_class_ordinals must be different clients of the partition")
     if max(spec.rounds.min_clients, spec.rounds.expected_clients or 0) > partition.clients:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "min_clients or expected_clients exceeds partition.clients")
+
+
+def _check_requirements(spec: TaskParts) -> None:
+    if (spec.protocol_version is None) != (spec.requires is None):
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "protocol_version and requires belong together")
+    if spec.requires is None:
+        return
+    unknown, missing = unknown_requirements(spec.requires), set(spec.needs) - set(spec.requires)
+    if unknown:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, f"requires names what this version does not know: {unknown[0]}")
+    if missing:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, f"requires lacks {min(missing)}, which the task needs")

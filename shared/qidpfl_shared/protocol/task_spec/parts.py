@@ -8,12 +8,14 @@ from pydantic import Field
 from ...core.aggregation import AggregationRule
 from ...core.reward import CostModel, RewardPolicy, Weighting
 from ...core.selection import Shortfall
+from ..compatibility import requirements
 from ..fields import Choice, Fraction, Message, Micro, Name, PositiveCount, PrivacyValue, Rho, Seconds, Tuple, is_absent
 from ..mechanism_specs import MechanismSpec
 from ..wire import TensorLayout
 
 Labels = Annotated[int, Field(ge=1, le=100_000)]
 Ordinal = Annotated[int, Field(ge=0, le=1_000_000)]
+ProtocolVersion = Annotated[str, Field(max_length=20, pattern=r"^[0-9]+\.[0-9]+$", examples=["1.1"])]
 
 
 class PartitionKind(StrEnum):
@@ -269,6 +271,23 @@ class TaskParts(Message):
     retention: Retention = Retention()
     defence: DefenceSpec | None = Field(default=None, exclude_if=is_absent)
     target_accuracy: Fraction | None = Field(default=None, description="stop when it is reached")
+    protocol_version: ProtocolVersion | None = Field(
+        default=None,
+        exclude_if=is_absent,
+        description="the version of the protocol that the task was created with; absent in tasks of release 0.1.0",
+    )
+    requires: Tuple[Name] | None = Field(
+        default=None,
+        exclude_if=is_absent,
+        description="what a client must know to take part. A client refuses a task that requires a name that it does"
+        " not know, and ignores all other fields that it does not know",
+        examples=[["mechanism.gradient_once", "answer.rho"]],
+    )
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What a client must know to take part."""
+        return requirements(mechanism=self.privacy.mechanism.name, plays=self.game.policy is not RewardPolicy.NONE)
 
     @property
     def dimension(self) -> int:

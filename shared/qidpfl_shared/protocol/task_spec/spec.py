@@ -1,8 +1,5 @@
 """`TaskSpec`: everything that defines a task. It never changes after the task is created; clients pin its digest."""
 
-import hashlib
-import json
-
 from pydantic import model_validator
 
 from ...core.arguments import ImpossibleArgument, Vector
@@ -22,6 +19,7 @@ from ...core.selection import (
     pooled_reference,
     uniform_reference,
 )
+from ..compatibility import PROTOCOL_VERSION, spec_digest
 from .checks import check_consistent
 from .parts import SelectionRule, TaskParts
 
@@ -36,9 +34,18 @@ class TaskSpec(TaskParts):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the spec in canonical JSON. It is the same on every machine."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        """The SHA-256 of the spec in canonical JSON (RFC 8785). It is the same on every machine."""
+        return spec_digest(self.facts())
+
+    @property
+    def current(self) -> "TaskSpec":
+        """The same task as this version of the protocol names it: with the version, and what it requires."""
+        return self.model_copy(update={"protocol_version": PROTOCOL_VERSION, "requires": self.needs})
+
+    @classmethod
+    def read(cls, text: str | bytes) -> "TaskSpec":
+        """The spec of a JSON text, which may have fields of a later version. Raises pydantic's `ValidationError`."""
+        return cls.model_validate_json(text, extra="allow")
 
     def round_rules(self) -> RoundRules:
         """Return the rules of the task for `plan_round`."""

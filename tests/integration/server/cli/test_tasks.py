@@ -141,6 +141,8 @@ def test_start_with_too_few_clients_is_refused(tmp_path: Path) -> None:
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr == "qidpfl-server: profile_missing: 0 clients have a profile, 3 are needed\n"
     assert listed(tmp_path) == {"lonely": ("enrolling", "0/2")}
+    begun = server_command("tasks", "start", "lonely", "--window", "--state-dir", tmp_path)
+    assert begun.returncode == 0 and "enrolling" in begun.stdout
 
 
 def test_stop_on_a_live_store_settles_the_open_round_and_tells_the_clients(tmp_path: Path) -> None:

@@ -95,3 +95,13 @@ def test_an_invalid_feed_is_not_trusted(pieces: list[bytes]) -> None:
 def test_a_client_may_not_read_the_feed() -> None:
     with pytest.raises(Forbidden):
         next(Scripted(problem(ErrorCode.FORBIDDEN)).task().events())
+
+
+def test_start_begins_the_window_only_if_asked() -> None:
+    summary = task_view().json() | {}
+    for name in ("spec", "spec_digest", "chain"):
+        summary.pop(name, None)
+    coordinator = Scripted(httpx.Response(200, json=summary), httpx.Response(200, json=summary))
+    coordinator.admin().start(TASK)
+    coordinator.admin().start(TASK, window=True)
+    assert [request.url.query for request in coordinator.requests] == [b"", b"window=true"]

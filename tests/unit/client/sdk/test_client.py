@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qidpfl_client.api import TaskApi
-from qidpfl_client.errors import UntrustedCoordinator
+from qidpfl_client.errors import UnsupportedTask, UntrustedCoordinator
 from qidpfl_client.sdk.answers import SMALL, SPEC, ledger_limit
 from qidpfl_shared.protocol.messages import Declaration, Decline
 from qidpfl_shared.protocol.presets import preset
@@ -39,7 +39,7 @@ from support.peers.scripted_coordinator import SPEC as SPEC_OF_TASK
         httpx.Response(200, content=b"[" * 50_000),
         httpx.Response(200, json={}),
         httpx.Response(200, json={"selected": "yes", "profiles": 2}),
-        httpx.Response(200, json={"profiles": 2, "more": 1}),
+        httpx.Response(200, json={"profiles": 2, **dict.fromkeys(map(str, range(100)))}),
         httpx.Response(200, content=b'{"profiles": 2, "label_distance": NaN}'),
         httpx.Response(200, content=b'{"profiles": ' + b"9" * 5000 + b"}"),
         httpx.Response(200, content=b"\xff"),
@@ -56,6 +56,18 @@ def test_a_malformed_answer_is_one_readable_line(answer: httpx.Response) -> None
     assert "GET" in str(caught.value) and "\n" not in str(caught.value)
     assert caught.value.__cause__ is None and (caught.value.__suppress_context__ or not caught.value.__context__)
     assert len(coordinator.requests) == 1
+
+
+def test_fields_of_a_later_version_are_ignored() -> None:
+    verdict = Scripted(httpx.Response(200, json={"profiles": 2, "more": 1})).task().selection()
+    assert (verdict.profiles, verdict.selected) == (2, None)
+
+
+def test_a_task_that_requires_something_unknown_is_refused_with_both_versions() -> None:
+    spec = preset("digits").model_dump(mode="json") | {"protocol_version": "1.9"}
+    spec |= {"requires": ["mechanism.shuffled", "answer.rho"], "privacy": {"mechanism": {"name": "shuffled"}}}
+    with pytest.raises(UnsupportedTask, match=r"mechanism\.shuffled of protocol 1\.9.* protocol 1\.1"):
+        Scripted(httpx.Response(200, json={"task_id": TASK, "spec": spec})).task().task()
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_no_message_and_no_repr_shows_a_secret_that_a_hostile_coordinator_sends_
         Scripted(echo).task().selection()
     shown.append(repr(caught.value).replace(CODE, "").replace(KEY, ""))
     with pytest.raises(UntrustedCoordinator) as untrusted:
-        Scripted(httpx.Response(200, json={TOKEN: 1, "profiles": 1})).task().selection()
+        Scripted(httpx.Response(200, json={"profiles": TOKEN})).task().selection()
     shown.append(repr(untrusted.value))
     assert not [text for text in shown for secret in (TOKEN, CODE, KEY) if secret in text]
 

@@ -58,3 +58,12 @@ def test_a_task_of_this_name_with_another_spec_stays_and_is_logged(tmp_path: Pat
             with capture_logs() as logs:
                 assert not ensure_task(store, name="mine", preset_name="digits", spec=spec, write_down=pytest.fail)
             assert [line["event"] for line in logs] == said
+
+
+def test_a_task_of_an_earlier_release_is_the_same_task(tmp_path: Path) -> None:
+    old = SPEC.model_copy(update={"protocol_version": None, "requires": None})
+    with opened_store(Settings(state_dir=tmp_path), create=True) as store:
+        assert ensure_task(store, name="mine", preset_name="digits", spec=old, write_down=lambda _: None)
+        with capture_logs() as logs:
+            assert not ensure_task(store, name="mine", preset_name="digits", spec=SPEC, write_down=pytest.fail)
+    assert logs == []

@@ -1,10 +1,14 @@
 """Selection: when it is due, whom it keeps, and how it ends a task."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from qidpfl_server.domain import ClientState
-from qidpfl_server.service.selection import selection_is_due
+from qidpfl_server.errors import RequestRefused
+from qidpfl_server.service.selection import open_window, selection_is_due
+from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import TaskState
 from support.use_cases import SKEWED, ServedTask, UseCases
 
@@ -92,3 +96,48 @@ def test_selection_is_never_due_below_the_minimum(cases: UseCases, clients: int)
         task.client()
     cases.clock.advance(1e6)
     assert not is_due(task)
+
+
+def test_the_window_begins_with_the_first_stored_profile(cases: UseCases) -> None:
+    task = cases.task(rounds={"quiet_s": 10_000.0, "enrolment_window_s": 200.0})
+    cases.clock.advance(5000)
+    for _ in range(3):
+        task.client()
+    assert not is_due(task)
+    cases.clock.advance(199.9)
+    assert not is_due(task)
+    cases.clock.advance(0.1)
+    assert is_due(task)
+
+
+def test_an_admin_begins_the_window_once_before_the_first_profile(cases: UseCases) -> None:
+    task = cases.task(rounds={"quiet_s": 10_000.0, "enrolment_window_s": 200.0})
+    for _ in range(2):
+        cases.write(lambda tx: open_window(tx, task.task_id, cases.clock.now()))
+        cases.clock.advance(100)
+    for _ in range(3):
+        task.client()
+    assert task.now.state is TaskState.TRAINING
+    assert task.events().count("enrolment.opened") == 1
+    task.stop()
+    with pytest.raises(RequestRefused, match="the task is stopped"):
+        cases.write(lambda tx: open_window(tx, task.task_id, cases.clock.now()))
+
+
+def test_the_window_of_a_task_of_an_earlier_release_begins_at_its_creation(cases: UseCases) -> None:
+    task = cases.task(rounds={"quiet_s": 10_000.0, "enrolment_window_s": 200.0})
+    old = replace(task.now, spec=task.now.spec.model_copy(update={"protocol_version": None, "requires": None}))
+    cases.clock.advance(200)
+    for _ in range(3):
+        task.client()
+    now = cases.clock.now()
+    assert cases.read(lambda tx: selection_is_due(tx, old, now))
+    assert not is_due(task)
+
+
+def test_a_refused_client_reads_that_it_is_refused(cases: UseCases) -> None:
+    task = cases.task(rounds={"expected_clients": 4, "min_clients": 3})
+    *_, refused = [*(task.client() for _ in range(3)), task.client(labels=SKEWED)]
+    assert refused.offer().standing is Standing.REFUSED
+    with pytest.raises(RequestRefused, match="standing in this round: refused"):
+        refused.declare()

@@ -1,5 +1,6 @@
 """Submissions: budgets and updates; a repeat gets its first receipt, a refusal leaves nothing behind."""
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from qidpfl_shared.protocol.mechanism_specs import (
     UpdateClip,
 )
 from qidpfl_shared.protocol.messages import Declaration, Join, TaskState
-from support.use_cases import SKEWED, ServedClient, UseCases
+from support.use_cases import RHO, SKEWED, ServedClient, UseCases
 
 MECHANISMS = (
     GradientOnce(clip_norm=1.0),
@@ -252,3 +253,42 @@ def test_no_honest_upload_comes_near_the_largest_norm(spec: MechanismSpec, dimen
     noise[:, 0] += mechanism.signal_bound(size=size)
     assert np.linalg.norm(noise, axis=1).max() < largest
     assert 3 * np.linalg.norm(noise[:, 1:], axis=1).max(initial=0.0) < largest
+
+
+def test_an_update_that_was_read_when_the_round_had_closed_is_spent_and_not_freed(cases: UseCases) -> None:
+    task, (first, second, third, late) = cases.training(4, rounds={"min_clients": 3, "min_updates": 3})
+    for client in (first, second, third):
+        client.play()
+    late.declare()
+    cases.clock.advance(10_000)
+    assert task.settle()
+    for _ in range(2):
+        # The server has looked the upload up and read its body before the round closed.
+        with refused(ErrorCode.ROUND_CLOSED):
+            late.deliver(late.update())
+    entry = late.entry()
+    assert (entry.state, entry.digest) == ("spent_unpaid", hashlib.sha256(late.update()).hexdigest())
+    assert late.ledger().spent_rho == pytest.approx(0.1 + RHO)
+    assert task.events().count("update.late") == 1
+    assert cases.violations() == []
+
+
+def test_a_client_without_a_declared_budget_leaves_no_late_update(cases: UseCases) -> None:
+    task, (first, second, third, silent) = cases.training(4, rounds={"min_clients": 3, "min_updates": 3})
+    for client in (first, second, third):
+        client.play()
+    cases.clock.advance(10_000)
+    assert task.settle()
+    with refused(ErrorCode.ROUND_CLOSED):
+        silent.deliver(silent.update())
+    assert "update.late" not in task.events()
+
+
+@pytest.mark.parametrize("defence", [{}, None])
+def test_an_offer_carries_the_own_bound_of_the_client(cases: UseCases, defence: dict[str, float] | None) -> None:
+    task = cases.task(rounds={"expected_clients": 3}, defence=defence)
+    capped, *_ = [task.client(limits={"rho_cap": 0.04}), task.client(), task.client()]
+    assert capped.offer().rho_max == pytest.approx(0.04)
+    with refused(ErrorCode.OUT_OF_BOUNDS):
+        capped.declare(rho=0.041)
+    assert capped.declare(rho=0.04).rho == 0.04

@@ -1,0 +1,22 @@
+"""Puts the guides, pages of docs/ that the coordinator serves, into sdist and wheel.
+
+A wheel that is built from an sdist finds them there already.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+GUIDES = ("contract", "protocol", "clients", "privacy", "glossary")
+
+
+class GuidesHook(BuildHookInterface):  # type: ignore[type-arg]
+    """Adds the guides, except to an editable installation, which reads them from the repository."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        docs = Path(self.root).parent / "docs"
+        if version == "editable" or not docs.is_dir():
+            return
+        for name in GUIDES:
+            build_data["force_include"][str(docs / f"{name}.md")] = f"qidpfl_server/guides/{name}.md"

@@ -1,0 +1,86 @@
+"""The pages of the documentation: `/`, `/guide` and `/docs`. All files come from this package, not from other hosts."""
+
+from functools import cache
+from pathlib import Path
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse
+
+from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
+from qidpfl_shared.protocol.errors import ErrorCode
+
+from ...errors import RequestRefused
+from .guides import GUIDES, guide_list, guide_page, page
+
+router = APIRouter(include_in_schema=False)
+_STATIC = Path(__file__).parent / "static"
+_TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+# What `/docs/static` serves, by the last part of the path.
+_FILES = {
+    "swagger-ui-bundle.js": "swagger-ui/swagger-ui-bundle.js",
+    "swagger-ui.css": "swagger-ui/swagger-ui.css",
+    "docs.js": "docs.js",
+    "pages.css": "pages.css",
+}
+_DOCS = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>API · QI-DPFL</title>
+<link rel="stylesheet" href="/docs/static/swagger-ui.css">
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="/docs/static/swagger-ui-bundle.js"></script>
+<script src="/docs/static/docs.js"></script>
+</body>
+</html>
+"""
+
+
+@router.get("/")
+async def start_page(request: Request) -> HTMLResponse:
+    """Where a visitor finds the dashboard, the guides and the API."""
+    has_dashboard = request.app.serves("/dashboard")
+    dashboard = '<li><a href="/dashboard">dashboard</a>: the market, live</li>' if has_dashboard else ""
+    body = (
+        f"<main><h1>QI-DPFL coordinator</h1><p>Protocol {PROTOCOL_VERSION}.</p><ul>{dashboard}"
+        '<li><a href="/guide">guides</a>: how to write a client, and what it must guarantee</li>'
+        '<li><a href="/docs">API</a>: every operation; as a document: <a href="/openapi.json">openapi.json</a></li>'
+        "</ul></main>"
+    )
+    return HTMLResponse(page("QI-DPFL coordinator", body))
+
+
+@router.get("/guide")
+async def list_guides() -> HTMLResponse:
+    """The list of the guides."""
+    return HTMLResponse(page("Guides · QI-DPFL", f"<main><h1>Guides</h1>{guide_list()}</main>"))
+
+
+@router.get("/guide/{guide}")
+async def show_guide(guide: str) -> HTMLResponse:
+    """One guide."""
+    if guide not in GUIDES:
+        raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such guide")
+    return HTMLResponse(guide_page(guide))
+
+
+@router.get("/docs")
+async def show_docs() -> HTMLResponse:
+    """Swagger UI on the document of this coordinator."""
+    return HTMLResponse(_DOCS)
+
+
+@router.get("/docs/static/{file}")
+async def get_static_file(file: str) -> Response:
+    """A script or style sheet of the pages."""
+    if file not in _FILES:
+        raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such file")
+    return Response(_content(file), media_type=_TYPES[Path(file).suffix])
+
+
+@cache
+def _content(name: str) -> bytes:
+    return (_STATIC / _FILES[name]).read_bytes()
