@@ -29,6 +29,11 @@ _START_TIMEOUT_S = 120.0
 
 # Rounds without timeouts: a round closes when all clients have answered, also on a slow machine.
 NO_TIMEOUTS = {"declare_s": 600.0, "deliver_s": 600.0, "quiet_s": 600.0, "enrolment_window_s": 600.0}
+# Overrides of a task whose models and updates are files. Those of small models are rows of the database.
+FILE_UPDATES: dict[str, Any] = {
+    "workload": {"network": "wide"},
+    "layout": {"tensors": [{"name": "weight", "shape": [10, 2_000]}]},
+}
 # Later than all deadlines of a round without timeouts.
 PAST_DEADLINES_S = 1300.0
 

@@ -11,6 +11,7 @@ from sqlalchemy import event
 
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.database import migrate, open_engine
+from qidpfl_server.store.small_blobs import SmallBlobs
 from qidpfl_server.store.store import Store
 
 
@@ -22,8 +23,10 @@ def migrate_new(path: Path) -> None:
 
 
 @contextmanager
-def fast_store(database: Path, blobs: Path, *, template: Path | None = None) -> Iterator[Store]:
-    """The store of these files; with a template, the database is a copy of it."""
+def fast_store(
+    database: Path, blobs: Path, *, template: Path | None = None, small_blobs: bool = False
+) -> Iterator[Store]:
+    """The store of these files; with a template, the database is a copy of it. All blobs are files by default."""
     if template is not None:
         database.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(template, database)
@@ -33,7 +36,7 @@ def fast_store(database: Path, blobs: Path, *, template: Path | None = None) -> 
     def do_not_wait(connection: sqlite3.Connection, _record: Any) -> None:
         connection.execute("PRAGMA synchronous=OFF")
 
-    store = Store(engine, Blobs(blobs))
+    store = Store(engine, Blobs(blobs, small=SmallBlobs(engine) if small_blobs else None))
     try:
         yield store
     finally:

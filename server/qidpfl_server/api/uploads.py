@@ -189,8 +189,14 @@ class UploadReceiver:
                         await anyio.to_thread.run_sync(_write, blob, check, chunks, limiter=self._disk)
                     chunks, waiting = [], 0
                     failpoint("upload.mid_body")
-            async with self._slots:
-                await anyio.to_thread.run_sync(_finish, blob, check, chunks, byte_length, digest, limiter=self._disk)
+            if blob.stays_in_memory(byte_length):
+                # Checking a small vector takes less time than a hop to a thread.
+                _finish(blob, check, chunks, byte_length, digest)
+            else:
+                async with self._slots:
+                    await anyio.to_thread.run_sync(
+                        _finish, blob, check, chunks, byte_length, digest, limiter=self._disk
+                    )
         finally:
             self._active -= 1
         return check.squared_norm

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from ..settings import Settings
 from ..store.blobs import Blobs
 from ..store.database import migrate, open_engine, require_existing
+from ..store.small_blobs import SmallBlobs
 from ..store.store import Store
 from .signing import prepare_key, use_key
 from .startup_checks import prepare_blobs
@@ -22,7 +23,7 @@ def opened_store(settings: Settings, *, create: bool = False) -> Iterator[Store]
     if not create:
         require_existing(engine)
     migrate(engine)
-    store = Store(engine, Blobs(settings.blob_folder, create=False))
+    store = Store(engine, Blobs(settings.blob_folder, create=False, small=SmallBlobs(engine)))
     try:
         if create:
             prepare_blobs(store)

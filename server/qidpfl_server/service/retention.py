@@ -45,12 +45,18 @@ def sweep_at_start(store: Store) -> int:
 
 
 def sweep(store: Store, *, grace_s: float = _GRACE_S) -> int:
-    """Remove blobs that no row refers to and that are older than the grace period; the number of removed files.
+    """Remove blobs that no row refers to; files also only if they are older than the grace period. Returns the number.
 
     Several processes may sweep one folder at the same time, and may pause in the middle of it.
     """
 
-    def referenced(since: Micros) -> set[str]:
-        return store.read(lambda tx: kept_digests(tx, since), snapshot=True)
+    unused: dict[str, int] = {}
 
-    return store.blobs.sweep(referenced, grace=seconds(grace_s))
+    def referenced(since: Micros) -> set[str]:
+        # Rows and references of the same moment: a row that gets its reference later is written again then.
+        rows, kept = store.read(lambda tx: (tx.small_blobs.writes(), kept_digests(tx, since)), snapshot=True)
+        unused.update((digest, writes) for digest, writes in rows.items() if digest not in kept)
+        return kept
+
+    removed = store.blobs.sweep(referenced, grace=seconds(grace_s))
+    return removed + (store.write(lambda tx: tx.small_blobs.remove(unused)) if unused else 0)

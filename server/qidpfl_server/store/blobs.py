@@ -18,6 +18,7 @@ from qidpfl_shared.durable_files import create_folder, fsync_dir, write_durably,
 
 from ..clock import Micros
 from ..errors import DamagedState, StorageFull, StoreBusy, UnreadableBlob
+from .small_blobs import SMALL_BYTES, SmallBlobs
 
 _CHUNK_BYTES = 1 << 20
 _MISSING = "the folder of models and updates is missing"
@@ -38,11 +39,14 @@ def translated_full_disk() -> Iterator[None]:
 class StagedBlob:
     """A blob that is being written. Leaving its context removes the file unless the blob was published.
 
-    Only `write` uses the disk, so that the event loop may create a blob.
+    At most `memory_bytes` stay in memory; a larger blob is written to a file. Only `write` and `sync` use the disk, so
+    that the event loop may create a blob.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, memory_bytes: int = 0) -> None:
         self._file: BinaryIO | None = None
+        self._memory_bytes = memory_bytes
+        self._held: list[bytes] = []
         self._hash = hashlib.sha256()
         self.path = folder / uuid.uuid4().hex
         self.byte_length = 0
@@ -50,16 +54,35 @@ class StagedBlob:
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append some bytes."""
+        if self._file is None and self.byte_length + len(data) <= self._memory_bytes:
+            self._held.append(bytes(data))
+        else:
+            self._write_to_file(data)
+        self._hash.update(data)
+        self.byte_length += len(data)
+
+    def _write_to_file(self, data: bytes | bytearray | memoryview) -> None:
         with translated_full_disk():
             if self._file is None:
                 descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 self._file = os.fdopen(descriptor, "wb")
+                self._file.writelines(self._held)
+                self._held = []
             self._file.write(data)
-        self._hash.update(data)
-        self.byte_length += len(data)
+
+    def stays_in_memory(self, byte_length: int) -> bool:
+        """Whether a blob of this length needs no file."""
+        return byte_length <= self._memory_bytes
+
+    @property
+    def in_memory(self) -> bytes | None:
+        """The bytes of a small blob, which is a row and not a file; None if there is a file."""
+        return None if self._file is not None or not self._memory_bytes else b"".join(self._held)
 
     def sync(self) -> None:
-        """Fsync the bytes. `publish` gives them their name."""
+        """Fsync the bytes. `publish` gives them their name. The commit makes a small blob durable."""
+        if self._file is None and self._memory_bytes:
+            return
         assert self._file is not None
         with translated_full_disk():
             self._file.flush()
@@ -87,8 +110,10 @@ class StagedBlob:
 class BlobReader:
     """Reads a blob in pieces. What it has read counts only after `finish` has checked the digest."""
 
-    def __init__(self, blobs: "Blobs", digest: str, byte_length: int) -> None:
+    def __init__(self, blobs: "Blobs", digest: str, byte_length: int, small: bytes | None = None) -> None:
         self._blobs = blobs
+        # The bytes of a row, which are checked already.
+        self._small = small
         self._digest = digest
         self._byte_length = byte_length
         self._hash = hashlib.sha256()
@@ -98,19 +123,27 @@ class BlobReader:
         """Fill the buffer with the next bytes."""
         filled = 0
         while filled < len(buffer):
-            count = self._blobs.read_piece(self._digest, self._offset + filled, buffer[filled:])
+            count = self._read(self._offset + filled, buffer[filled:])
             if count == 0:
                 raise self._damaged()
             filled += count
-        self._hash.update(buffer)
+        if self._small is None:
+            self._hash.update(buffer)
         self._offset += filled
+
+    def _read(self, offset: int, buffer: memoryview) -> int:
+        if self._small is None:
+            return self._blobs.read_piece(self._digest, offset, buffer)
+        piece = self._small[offset : offset + len(buffer)]
+        buffer[: len(piece)] = piece
+        return len(piece)
 
     def finish(self) -> None:
         """Check that all bytes were read and have the digest of the blob."""
         rest = memoryview(bytearray(1))
-        if self._offset != self._byte_length or self._blobs.read_piece(self._digest, self._offset, rest):
+        if self._offset != self._byte_length or self._read(self._offset, rest):
             raise self._damaged()
-        if self._hash.hexdigest() != self._digest:
+        if self._small is None and self._hash.hexdigest() != self._digest:
             raise self._damaged()
 
     def _damaged(self) -> UnreadableBlob:
@@ -118,10 +151,11 @@ class BlobReader:
 
 
 class Blobs:
-    """A folder of blobs. A missing folder is created only if `create`."""
+    """A folder of blobs; with `small`, small ones are rows of the database. A missing folder is created if `create`."""
 
-    def __init__(self, root: Path, *, create: bool = True) -> None:
+    def __init__(self, root: Path, *, create: bool = True, small: SmallBlobs | None = None) -> None:
         self.root = root
+        self._small = small
         self._objects = root / "objects"
         self._staging = root / "staging"
         self._identity = root / "folder.id"
@@ -177,8 +211,13 @@ class Blobs:
         self._identity.unlink(missing_ok=True)
 
     def stage(self) -> StagedBlob:
-        """A new blob to write to."""
-        return StagedBlob(self._staging)
+        """A new blob to write to. `Transaction.publish` stores it."""
+        return StagedBlob(self._staging, 0 if self._small is None else SMALL_BYTES)
+
+    def remember(self, digest: str, data: bytes) -> None:
+        """Keep the bytes of a small blob that is being stored in memory, for the next reads."""
+        assert self._small is not None
+        self._small.remember(digest, data)
 
     def publish(self, blob: StagedBlob) -> None:
         """Rename a fsynced blob to its digest. The name is durable only after `sync_names`."""
@@ -192,8 +231,8 @@ class Blobs:
             fsync_dir(self._objects)
 
     def put(self, data: bytes) -> str:
-        """Store bytes durably and return their digest."""
-        with self.stage() as blob:
+        """Store bytes durably, in a file, and return their digest."""
+        with StagedBlob(self._staging) as blob:
             blob.write(data)
             blob.sync()
             self.publish(blob)
@@ -202,6 +241,8 @@ class Blobs:
 
     def get(self, digest: str) -> bytes:
         """The bytes of this digest, after a check."""
+        if (small := self._get_small(digest)) is not None:
+            return small
         try:
             data = self._path(digest).read_bytes()
         except FileNotFoundError:
@@ -210,9 +251,23 @@ class Blobs:
             raise UnreadableBlob(f"blob {digest} in the blob folder does not match its digest")
         return data
 
+    def _get_small(self, digest: str) -> bytes | None:
+        """The bytes of a row, after a check; None if there is no such row."""
+        if self._small is None:
+            return None
+        if (recent := self._small.recent(digest)) is not None:
+            return recent
+        stored = self._small.stored(digest)
+        if stored is None:
+            return None
+        if not isinstance(stored, bytes) or hashlib.sha256(stored).hexdigest() != digest:
+            raise UnreadableBlob(f"blob {digest} in table small_blobs does not match its digest")
+        return stored
+
     def reader(self, digest: str, byte_length: int) -> "BlobReader":
         """Reads a blob of this length in pieces, from its start to its end."""
-        return BlobReader(self, digest, byte_length)
+        small = self._get_small(digest) if byte_length <= SMALL_BYTES else None
+        return BlobReader(self, digest, byte_length, small)
 
     def read_piece(self, digest: str, offset: int, buffer: memoryview) -> int:
         """Read a piece of a blob without a check; the number of bytes. `BlobReader` checks the whole."""
@@ -232,13 +287,16 @@ class Blobs:
         raise UnreadableBlob(f"blob {digest} is missing from the blob folder") from None
 
     def has(self, digest: str) -> bool:
-        return self._path(digest).exists()
+        return self._path(digest).exists() or (self._small is not None and self._small.has(digest))
 
     def copy_to(self, target: "Blobs", digest: str, *, link: bool) -> bool:
         """Copy this blob to another folder, as a hard link if `link` and the disk allow it; False if it is missing.
 
         A blob is never changed in place, so a link is as good as a copy, unless the disk fails.
         """
+        if self._small is not None and self._small.has(digest):
+            # It is a row, and the database is copied as a whole.
+            return True
         source = self._path(digest)
         if link:
             with suppress(OSError):
@@ -283,7 +341,7 @@ class Blobs:
 
     def _file_time(self) -> Micros:
         """The present time of the file system: that of a file which is written now."""
-        with self.stage() as probe:
+        with StagedBlob(self._staging) as probe:
             probe.write(b"x")
             probe.sync()
             return _modified_at(probe.path)

@@ -10,6 +10,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -253,6 +254,15 @@ chain_heads = Table(
     Column("head", String(64), nullable=False),
     Column("key_id", String(16)),
     Column("signature", String(88)),
+)
+
+# Small models and updates by digest. `writes` counts how often the same bytes were written.
+small_blobs = Table(
+    "small_blobs",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("writes", Integer, nullable=False),
+    Column("data", LargeBinary, nullable=False),
 )
 
 # The public keys of the coordinator, in the order of `position`. All but the first are endorsed by the one before.

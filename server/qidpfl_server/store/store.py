@@ -206,7 +206,7 @@ class Store:
         if transaction.touched:
             for last_part in self._last_parts:
                 last_part(transaction)
-        if transaction.published:
+        if transaction.renames_files:
             self.blobs.sync_names()
         if transaction.is_counted:
             transaction.count_commit()

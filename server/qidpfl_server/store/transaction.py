@@ -13,6 +13,7 @@ from .repositories.events import EventRows
 from .repositories.evidence import KeyRows, TombstoneRows
 from .repositories.payments import PaymentRows
 from .repositories.rounds import RoundRows
+from .repositories.small_blobs import SmallBlobRows
 from .repositories.tasks import TaskRows
 
 
@@ -36,6 +37,7 @@ class Transaction:
         self.derived = {} if derived is None else derived
         self.touched: set[str] = set()
         self.published = False
+        self.renames_files = False
         self.changes_tokens = False
         self.chain = ChainRows(connection)
         self.tasks = TaskRows(connection, self.chain)
@@ -43,6 +45,7 @@ class Transaction:
         self.rounds = RoundRows(connection, self.chain)
         self.payments = PaymentRows(connection, self.chain)
         self.events = EventRows(connection, self.chain)
+        self.small_blobs = SmallBlobRows(connection)
         self.operator_tokens = OperatorTokenRows(connection, self.chain)
         self.credentials = ClientCredentialRows(connection, self.chain)
         self.keys = KeyRows(connection, self.chain)
@@ -62,8 +65,15 @@ class Transaction:
         return bool(self.touched) or self.changes_tokens
 
     def publish(self, blob: StagedBlob) -> None:
-        """Give a blob its name. The commit makes the name durable."""
-        self.blobs.publish(blob)
+        """Give a blob its name, or write a small one as a row. The commit makes both durable."""
+        small = blob.in_memory
+        if small is None:
+            self.blobs.publish(blob)
+            self.renames_files = True
+        else:
+            self.small_blobs.put(blob.digest, small)
+            self.blobs.remember(blob.digest, small)
+            blob.published = True
         self.published = True
 
     def count_commit(self) -> None:

@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from support.coordinators import Coordinator, ScriptedClient, running
+from support.coordinators import FILE_UPDATES, Coordinator, ScriptedClient, running
 from support.faults import failing_steps
 
 pytestmark = pytest.mark.live
@@ -21,9 +22,9 @@ ROUNDS = {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CL
 REQUESTS = 40
 
 
-def gathered(coordinator: Coordinator) -> list[ScriptedClient]:
+def gathered(coordinator: Coordinator, **overrides: Any) -> list[ScriptedClient]:
     """Clients of a task of one round, which is open and in which all have declared."""
-    task_id, code = coordinator.create_task(game={"horizon": 1}, rounds=ROUNDS)
+    task_id, code = coordinator.create_task(game={"horizon": 1}, rounds=ROUNDS, **overrides)
     clients = [ScriptedClient(coordinator.url, task_id, code, f"the-key-of-client-{n}") for n in range(CLIENTS)]
     for client in clients:
         client.enrol()
@@ -86,7 +87,7 @@ def require_healed(clients: list[ScriptedClient], coordinator: Coordinator) -> N
 
 def test_a_read_only_blob_folder_answers_503_and_heals_by_itself(tmp_path: Path, small_disk: Path) -> None:
     with running(tmp_path / "state", blob_dir=small_disk / "blobs") as coordinator:
-        clients = gathered(coordinator)
+        clients = gathered(coordinator, **FILE_UPDATES)
         with read_only(small_disk):
             require_refusals(clients[0], coordinator)
         require_healed(clients, coordinator)
@@ -94,7 +95,7 @@ def test_a_read_only_blob_folder_answers_503_and_heals_by_itself(tmp_path: Path,
 
 def test_a_process_without_file_handles_answers_503_and_heals_by_itself(tmp_path: Path) -> None:
     with running(tmp_path / "state") as coordinator:
-        clients = gathered(coordinator)
+        clients = gathered(coordinator, **FILE_UPDATES)
         clients[0].http.get("/clients/me/ledger").raise_for_status()
         with without_file_handles(coordinator):
             require_refusals(clients[0], coordinator)

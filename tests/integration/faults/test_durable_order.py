@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from support.coordinators import Coordinator, ScriptedClient, running
+from support.coordinators import FILE_UPDATES, Coordinator, ScriptedClient, running
 from support.faults.broken_rules import acknowledge_uploads_before_the_commit
 from support.faults.syscalls import (
     Call,
@@ -13,8 +14,11 @@ from support.faults.syscalls import (
     budget_problems,
     calls_of,
     recorded,
+    small_upload_problems,
     upload_problems,
 )
+
+pytestmark = pytest.mark.live
 
 WAL, OBJECTS, STAGED = "/state/coordinator.db-wal", "/state/blobs/objects", "/state/blobs/staging/f"
 ANSWER, COMMIT = Call("answer"), [Call("write", WAL), Call("sync", WAL)]
@@ -33,9 +37,9 @@ def traced(coordinator: Coordinator, file: Path, act: Callable[[], object]) -> l
     return calls_of(file.read_text(errors="replace").splitlines())
 
 
-def clients_of(coordinator: Coordinator) -> list[ScriptedClient]:
+def clients_of(coordinator: Coordinator, **overrides: Any) -> list[ScriptedClient]:
     rounds = {"expected_clients": 3, "min_clients": 2, "min_updates": 2}
-    task_id, code = coordinator.create_task(game={"horizon": 1}, rounds=rounds)
+    task_id, code = coordinator.create_task(game={"horizon": 1}, rounds=rounds, **overrides)
     clients = [ScriptedClient(coordinator.url, task_id, code, f"the-key-of-client-{n}") for n in range(3)]
     for client in clients:
         client.enrol()
@@ -43,14 +47,17 @@ def clients_of(coordinator: Coordinator) -> list[ScriptedClient]:
     return clients
 
 
-def test_a_budget_and_an_update_are_durable_before_they_are_acknowledged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("overrides", "problems"), [({}, small_upload_problems), (FILE_UPDATES, upload_problems)])
+def test_a_budget_and_an_update_are_durable_before_they_are_acknowledged(
+    tmp_path: Path, overrides: dict[str, Any], problems: Callable[[list[Call]], list[str]]
+) -> None:
     with running(tmp_path / "state") as coordinator:
-        client = clients_of(coordinator)[0]
+        client = clients_of(coordinator, **overrides)[0]
         offer = (client.poll(wait=60) or {})["round"]
         calls = traced(coordinator, tmp_path / "budget", lambda: client.declare(offer).raise_for_status())
         assert ANSWER in calls and budget_problems(calls) == []
         calls = traced(coordinator, tmp_path / "update", lambda: client.upload(offer).raise_for_status())
-        assert ANSWER in calls and upload_problems(calls) == []
+        assert ANSWER in calls and problems(calls) == []
 
 
 def test_a_coordinator_that_acknowledges_before_the_commit_is_noticed(tmp_path: Path) -> None:
@@ -59,7 +66,7 @@ def test_a_coordinator_that_acknowledges_before_the_commit_is_noticed(tmp_path: 
         offer = (client.poll(wait=60) or {})["round"]
         client.declare(offer).raise_for_status()
         calls = traced(coordinator, tmp_path / "update", lambda: client.upload(offer).raise_for_status())
-        assert ANSWER in calls and upload_problems(calls)
+        assert ANSWER in calls and small_upload_problems(calls)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -19,7 +19,7 @@ from qidpfl_server.service.retention import kept_digests, sweep
 from qidpfl_server.settings import Settings
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.store import Store
-from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient, play_to_the_end
+from support.coordinators import FILE_UPDATES, NO_TIMEOUTS, Coordinator, ScriptedClient, play_to_the_end
 from support.faults.failing_steps import sweep_all_the_time
 
 pytestmark = pytest.mark.live
@@ -40,11 +40,11 @@ def store_of(coordinator: Coordinator) -> Iterator[Store]:
         yield store
 
 
-def gathered(coordinator: Coordinator) -> list[ScriptedClient]:
+def gathered(coordinator: Coordinator, **overrides: Any) -> list[ScriptedClient]:
     """The clients of a task that keeps its last two rounds; the first round is open."""
     rounds = NO_TIMEOUTS | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
     retention = {"last_rounds": KEPT}
-    task_id, code = coordinator.create_task(game={"horizon": HORIZON}, rounds=rounds, retention=retention)
+    task_id, code = coordinator.create_task(game={"horizon": HORIZON}, rounds=rounds, retention=retention, **overrides)
     clients = [ScriptedClient(coordinator.url, task_id, code, f"the-key-of-client-{n}") for n in range(CLIENTS)]
     for client in clients:
         client.enrol()
@@ -66,9 +66,12 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_a_live_task_is_swept_after_every_round_and_continues(store_url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("overrides", [{}, FILE_UPDATES], ids=["rows", "files"])
+def test_a_live_task_is_swept_after_every_round_and_continues(
+    store_url: str, tmp_path: Path, overrides: dict[str, Any]
+) -> None:
     with Coordinator(tmp_path, store_url=store_url) as coordinator, store_of(coordinator) as store:
-        clients = gathered(coordinator)
+        clients = gathered(coordinator, **overrides)
         removed = []
         for _ in range(HORIZON):
             play_round(clients)
@@ -80,7 +83,8 @@ def test_a_live_task_is_swept_after_every_round_and_continues(store_url: str, tm
         assert report.violations == []
         (said,) = report.not_checkable
         assert said.endswith("models before version 3 and updates of rounds up to 3 are not kept")
-        assert names(tmp_path / "blobs" / "objects") == store.read(kept_digests)
+        rows = store.read(lambda tx: set(tx.small_blobs.writes()))
+        assert names(tmp_path / "blobs" / "objects") | rows == store.read(kept_digests)
         with coordinator.admin as http:
             task = http.get(f"/v1/tasks/{clients[0].task_id}").json()
             assert (task["state"], task["settled_rounds"]) == ("finished", HORIZON)
@@ -131,7 +135,7 @@ def test_an_upload_that_a_killed_coordinator_has_left_is_swept_at_the_next_start
     coordinator = Coordinator(tmp_path, environment={"QIDPFL_FAILPOINT": "upload.blob_staged:1"})
     with coordinator:
         rounds = NO_TIMEOUTS | {"expected_clients": CLIENTS}
-        task_id, code = coordinator.create_task(game={"horizon": 1}, rounds=rounds)
+        task_id, code = coordinator.create_task(game={"horizon": 1}, rounds=rounds, **FILE_UPDATES)
         clients = [ScriptedClient(coordinator.url, task_id, code, f"the-key-of-client-{n}") for n in range(CLIENTS)]
         for client in clients:
             client.enrol()

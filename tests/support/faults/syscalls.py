@@ -91,8 +91,15 @@ def budget_problems(calls: list[Call]) -> list[str]:
     return _commit_problems(calls[: _answer(calls)])
 
 
+def small_upload_problems(calls: list[Call]) -> list[str]:
+    """What is wrong with the order of the calls up to the answer to a small upload, which is a row of the database."""
+    before = calls[: _answer(calls)]
+    named = [call.new_path for call in before if call.kind == "rename" and "/objects/" in call.new_path]
+    return [*(f"{path} is a file, not a row" for path in named), *_commit_problems(before)]
+
+
 def upload_problems(calls: list[Call]) -> list[str]:
-    """What is wrong with the order of the calls up to the answer to an upload."""
+    """What is wrong with the order of the calls up to the answer to an upload that is a file."""
     before = calls[: _answer(calls)]
     renames = [(at, call) for at, call in enumerate(before) if call.kind == "rename" and "/objects/" in call.new_path]
     if not renames:

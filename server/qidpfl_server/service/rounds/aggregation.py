@@ -24,7 +24,7 @@ from ...domain import Model
 from ...errors import DamagedState, StoreBusy
 from ...store.blobs import Blobs, StagedBlob
 from ...store.transaction import Transaction
-from .update_blocks import UpdateMoments, mean_blocks
+from .update_blocks import LARGEST_BLOCK, UpdateMoments, mean_blocks
 from .weights import WeightedUpload
 
 # Threads of a settlement: they read, hash and write. Other settlements may run at the same time.
@@ -72,7 +72,9 @@ def staged_next_model(
     moments = UpdateMoments(len(parts)) if compare else None
     kept = np.empty(spec.dimension, dtype=np.float32) if keep_parameters else None
     has_momentum = False
-    with blobs.stage() as parameters, blobs.stage() as momentum, ThreadPoolExecutor(_THREADS) as threads:
+    with blobs.stage() as parameters, blobs.stage() as momentum, ThreadPoolExecutor(_THREADS) as pool:
+        # A pool starts no thread before it gets work. A small model is faster without.
+        threads = pool if spec.dimension > LARGEST_BLOCK else None
         written: list[Future[None]] = []
         for start, block in _next_blocks(blobs, spec, base, parts, threads, moments):
             if kept is not None:
@@ -80,15 +82,17 @@ def staged_next_model(
             has_momentum = has_momentum or bool(block.momentum.any())
             for future in written:
                 future.result()
-            written = [
-                threads.submit(parameters.write, _bytes_of(block.parameters, "<f4")),
-                threads.submit(momentum.write, _bytes_of(block.momentum, "<f8")),
-            ]
+            pieces = (parameters, _bytes_of(block.parameters, "<f4")), (momentum, _bytes_of(block.momentum, "<f8"))
+            if threads is None:
+                for file, piece in pieces:
+                    file.write(piece)
+            else:
+                written = [threads.submit(file.write, piece) for file, piece in pieces]
         for future in written:
             future.result()
         failpoint("settle.aggregate_computed")
         files = (parameters, momentum) if has_momentum else (parameters,)
-        list(threads.map(StagedBlob.sync, files))
+        list(pool.map(StagedBlob.sync, files) if threads else map(StagedBlob.sync, files))
         model = Model(
             version=version, digest=parameters.digest, momentum_digest=momentum.digest if has_momentum else None
         )

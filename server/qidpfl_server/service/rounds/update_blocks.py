@@ -24,7 +24,7 @@ from ...store.blobs import BlobReader, Blobs
 from .weights import WeightedUpload
 
 # Coordinates of a block: small enough for the processor's cache, large enough for threads to pay.
-_BLOCK = 1 << 16
+LARGEST_BLOCK = 1 << 16
 _SMALLEST_BLOCK = 1 << 12
 # The memory for the rows of a block that must exist at the same time.
 _ROW_BYTES = 16 << 20
@@ -125,7 +125,7 @@ def _weighted_sum(rows: Iterator[Vector], parts: Sequence[WeightedUpload], momen
 
 def block_length(rows: int, dimension: int) -> int:
     """The coordinates of a block of which so many rows are in memory at the same time."""
-    return min(dimension, _BLOCK, max(_SMALLEST_BLOCK, _ROW_BYTES // (8 * rows)))
+    return min(dimension, LARGEST_BLOCK, max(_SMALLEST_BLOCK, _ROW_BYTES // (8 * rows)))
 
 
 def _dot(one: Vector, other: Vector) -> float:

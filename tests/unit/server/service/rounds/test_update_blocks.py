@@ -10,7 +10,7 @@ import pytest
 
 from qidpfl_server.domain import Model
 from qidpfl_server.errors import StoreBusy, UnreadableBlob
-from qidpfl_server.service.rounds import update_blocks
+from qidpfl_server.service.rounds import aggregation, update_blocks
 from qidpfl_server.service.rounds.aggregation import (
     load_model,
     next_state,
@@ -32,7 +32,8 @@ RULES = ["mean", "trimmed_mean"]
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that do not divide the vector."""
-    monkeypatch.setattr(update_blocks, "_BLOCK", 96)
+    for module in (update_blocks, aggregation):
+        monkeypatch.setattr(module, "LARGEST_BLOCK", 96)
     monkeypatch.setattr(update_blocks, "_SMALLEST_BLOCK", 16)
 
 
