@@ -9,6 +9,7 @@ from qidpfl_shared.protocol.signatures import KeyList
 
 from ...errors import RequestRefused, StoreBusy
 from ...identifiers import same_secret
+from ...service.overview import task_figures
 from ..auth import Bearer, Callers, identify
 from ..context import Ctx
 from ..errors import responses
@@ -47,7 +48,7 @@ async def list_keys(context: Ctx) -> KeyList:
     "/metrics",
     summary="Prometheus metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}}, **responses(ErrorCode.UNAUTHENTICATED)},
+    responses={200: {"content": {"text/plain": {}}}, **responses(ErrorCode.UNAUTHENTICATED, ErrorCode.STORE_BUSY)},
 )
 async def metrics(request: Request, context: Ctx, callers: Callers, credentials: Bearer) -> Response:
     """Without a token on a loopback address; elsewhere only for admins and viewers of all tasks."""
@@ -59,4 +60,6 @@ async def metrics(request: Request, context: Ctx, callers: Callers, credentials:
             raise RequestRefused(ErrorCode.UNAUTHENTICATED)
         if (await identify(request, context, callers, credentials)).task_id is not None:
             raise RequestRefused(ErrorCode.UNAUTHENTICATED)
+    gauges = context.metrics.tasks
+    gauges.set(await context.read(lambda tx: task_figures(tx, gauges.LIMIT, gauges.known)))
     return Response(generate_latest(context.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -19,7 +19,7 @@ from ...service.deletion import delete_task
 from ...service.lifecycle import get_task
 from ...service.tasks import create_task, resume_task, save_initial_model, start_task, stop_task, task_spec
 from ...service.views import task_summary, task_view
-from ..auth import Admin, AnyOperator, Callers, GlobalAdmin, Operator, TaskCaller, TaskId, bearer, identify
+from ..auth import Admin, AnyOperator, CallerRole, Callers, GlobalAdmin, Operator, TaskCaller, TaskId, bearer, identify
 from ..context import Context, Ctx
 from ..errors import JSON_BODY, responses
 from ..json_routes import StrictJsonRoute
@@ -93,14 +93,15 @@ async def list_tasks(context: Ctx, caller: AnyOperator) -> list[TaskSummary]:
 @router.get("/{task_id}", tags=["reading"], summary="Show a task", responses=responses(*_READ))
 async def show_task(context: Ctx, caller: TaskCaller, task_id: TaskId) -> TaskView:
     """The task with its whole spec: for its clients, holders of its enrolment code, admin and viewer."""
-    return await context.read(lambda tx: task_view(tx, get_task(tx, task_id)))
+    shows_pause = caller.role in (CallerRole.ADMIN, CallerRole.VIEWER)
+    return await context.read(lambda tx: task_view(tx, get_task(tx, task_id), shows_pause=shows_pause))
 
 
 @router.post(
     "/{task_id}/start",
     tags=["tasks"],
     summary="Start a task",
-    responses=responses(*_CHANGE, ErrorCode.RULES_NOT_LOADED),
+    responses=responses(*_CHANGE, ErrorCode.RULES_NOT_LOADED, ErrorCode.TASK_PAUSED),
 )
 async def start(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     """Select clients now, without waiting for more of them."""
@@ -111,12 +112,16 @@ async def start(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
 
 
 @router.post(
-    "/{task_id}/resume", tags=["tasks"], summary="Resume a task", responses=responses(*_READ, ErrorCode.TASK_ENDED)
+    "/{task_id}/resume",
+    tags=["tasks"],
+    summary="Resume a task",
+    responses=responses(*_READ, ErrorCode.TASK_ENDED, ErrorCode.RULES_NOT_LOADED),
 )
 async def resume(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
-    """Continue a task that failed with `step_failed` or `state_damaged`, once its cause is gone."""
+    """Continue a paused task, or one that failed with `step_failed` or `state_damaged`, once its cause is gone."""
     now = context.now()
-    await context.write(lambda tx: resume_task(tx, task_id, now))
+    await context.write(lambda tx: resume_task(tx, task_id, now, context.rules))
+    _log.info("admin_action", action="resume", task=task_id)
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 
 

@@ -23,6 +23,7 @@ from qidpfl_shared.protocol.messages import (
     TaskView,
     UpdateReceipt,
 )
+from qidpfl_shared.protocol.operators import AccountSummary, ClientRound, OpenRound, RoundSummary
 from support.protocol.message_examples import (
     BOUNDED,
     EXAMPLES,
@@ -74,6 +75,12 @@ INTEGERS: list[Place] = [
     (TaskSummary, "paid_micro"),
 ]
 MONEY: list[Place] = [
+    *((RoundSummary, f"{name}_micro") for name in ("reward", "paid", "escrow", "kept")),
+    (OpenRound, "reward_micro"),
+    (ClientRound, "payment_micro"),
+    (ClientRound, "escrow_micro"),
+    (AccountSummary, "earned_micro"),
+    (AccountSummary, "escrow_micro"),
     (TaskSummary, "paid_micro"),
     (RoundOffer, "reward_micro"),
     (ClientResult, "payment_micro"),
