@@ -22,7 +22,7 @@ from .limits import RequestLimits
 from .metrics import Metrics
 from .openapi import DocumentedApp
 from .rates import CallerRates
-from .routes import clients, controls, models, operations, overview, rounds, tasks, tokens
+from .routes import clients, controls, dashboard, models, operations, overview, rounds, tasks, tokens
 
 _DESCRIPTION = """The server pays clients for their privacy budget and trains one model with them.
 
@@ -88,7 +88,7 @@ def create_app(
     )
     errors.install(app)
     # Routes match in this order: `/clients/me` before `/clients/{client_id}`, `/rounds/current` before a number.
-    for part in (clients, rounds, models, tasks, overview, controls, tokens, operations):
+    for part in (clients, rounds, models, tasks, overview, controls, tokens, operations, dashboard):
         app.include_router(part.router)
     app.put_behind(
         lambda inner: RequestLimits(

@@ -20,6 +20,13 @@ _DOCS: Header = (
     b" https://cdn.jsdelivr.net; img-src data: https://fastapi.tiangolo.com; connect-src 'self';"
     b" frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 )
+# The dashboard loads everything from this server and has neither inline scripts nor inline styles.
+_DASHBOARD_PATH = "/dashboard"
+_DASHBOARD: Header = (
+    b"content-security-policy",
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    b" frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+)
 # Answers hold tokens or data of one caller. A model never changes: a caller may keep it, and asks with its ETag.
 _NO_STORE: Header = (b"cache-control", b"no-store")
 _KEEP: Header = (b"cache-control", b"private, no-cache")
@@ -41,4 +48,6 @@ def security_headers(scope: Scope, answer: Iterable[Header]) -> tuple[Header, ..
     if scope["path"] not in _DOCS_PATHS and not any(name == b"etag" for name, _ in answer):
         return refusal_headers(https=https)
     policy = _DOCS if scope["path"] in _DOCS_PATHS else _NO_CONTENT
+    if scope["path"].startswith(_DASHBOARD_PATH):
+        policy = _DASHBOARD
     return (*_ALWAYS, policy, _KEEP, *((_HTTPS,) if https else ()))

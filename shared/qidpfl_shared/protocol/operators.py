@@ -7,6 +7,7 @@ from pydantic import Field
 
 from ..core.noise_audit import NoiseVerdict
 from ..core.planning import Standing
+from .credentials import OperatorRole
 from .fields import (
     Attempt,
     Choice,
@@ -42,6 +43,13 @@ Outcome = Annotated[
     str,
     Field(pattern=r"^[drvubnmo]$", description="; ".join(f"`{key}` {text}" for key, text in OUTCOMES.items())),
 ]
+
+
+class Identity(Message):
+    """What the token of an operator allows."""
+
+    role: Choice[OperatorRole]
+    task_id: Name | None = Field(default=None, description="the only task that the token is for; null: all tasks")
 
 
 class PresetInfo(Message):

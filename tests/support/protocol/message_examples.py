@@ -56,6 +56,7 @@ from qidpfl_shared.protocol.operators import (
     Deadlines,
     EnrolmentCodeInfo,
     Forecast,
+    Identity,
     OpenRound,
     PresetInfo,
     RoundOutcomes,
@@ -161,6 +162,7 @@ ACCOUNT = AccountSummary(
     escrow_micro=1,
 )
 OPERATOR_EXAMPLES: tuple[Message, ...] = (
+    Identity(role=OperatorRole.VIEWER, task_id="t-1"),
     PresetInfo(name="digits", description="ten clients", spec=preset("digits")),
     RoundSummary(
         round_number=3,

@@ -8,12 +8,14 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter
 
+from qidpfl_shared.protocol.credentials import OperatorRole
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.ledger import Ledger
 from qidpfl_shared.protocol.operators import (
     AccountPage,
     ClientRound,
     Forecast,
+    Identity,
     PresetInfo,
     RoundOutcomes,
     RoundProgress,
@@ -98,6 +100,17 @@ _ACCOUNT = {
 }
 RoundAfter = Annotated[int, Query(ge=0, le=1_000_000, description="the number of the last round that is known")]
 _outcome_list: TypeAdapter[list[RoundOutcomes]] = TypeAdapter(list[RoundOutcomes])
+
+
+@router.get(
+    "/me",
+    tags=["operators"],
+    summary="My role",
+    responses=responses(ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN) | success({"role": "viewer"}),
+)
+async def get_identity(caller: AnyOperator) -> Identity:
+    """The role of the operator's token, and the task that it is for. A dashboard shows what the role may do."""
+    return Identity(role=OperatorRole(caller.role.value), task_id=caller.task_id)
 
 
 @router.get(
