@@ -34,8 +34,8 @@ $(INSTALLED): $(MANIFESTS)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$index --group dev --editable "./shared[torch]" --editable "./server[postgres,eval]" --editable "./client[train]" --editable ./experiments
 	@touch $@
 
-demo: $(INSTALLED)  ## coordinator and ten clients on this machine, live; DATASET=mnist for MNIST
-	$(BIN)/python examples/demo --dataset $(DATASET)
+demo: $(INSTALLED)  ## coordinator and ten clients on this machine, live; DATASET=mnist for MNIST, HOLD=1 keeps the dashboard
+	$(BIN)/python examples/demo --dataset $(DATASET)$(if $(HOLD), --hold)
 
 test: $(INSTALLED)  ## run all tests but the long ones, in minutes
 	$(BIN)/python $(ALL_TESTS)

@@ -14,7 +14,7 @@ from qidpfl_client.cli.app import app as client_app
 from qidpfl_experiments.__main__ import app as experiments_app
 from qidpfl_experiments.methods import BY_NAME
 from qidpfl_experiments.results.tables import FILES
-from qidpfl_server.api.routes import clients, models, rounds, tasks, tokens
+from qidpfl_server.api.routes import clients, controls, models, overview, rounds, tasks, tokens
 from qidpfl_server.cli.app import app
 from qidpfl_server.cli.tasks import tasks_app
 from qidpfl_server.cli.tokens import tokens_app
@@ -99,7 +99,7 @@ def test_every_preset_is_documented(name: str) -> None:
 def routes() -> list[tuple[str, set[str]]]:
     """Every operation under /v1 as the document names it, and the error codes that OpenAPI gives for it."""
     found: list[tuple[str, set[str]]] = []
-    for router in (tasks.router, clients.router, rounds.router, models.router, tokens.router):
+    for router in (part.router for part in (tasks, clients, rounds, models, overview, controls, tokens)):
         for route in router.routes:
             assert isinstance(route, APIRoute)
             path = route.path.replace("/v1/tasks/{task_id}", "…")

@@ -48,6 +48,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="number of rounds (default: that of the preset)")
     parser.add_argument("--chart", type=Path, help="file for the chart (default: results/demo-DATASET.png)")
     parser.add_argument("--keep", type=Path, help="keep state, journals and logs in this folder")
+    parser.add_argument("--hold", action="store_true", help="keep the coordinator and its dashboard after the task")
     parser.add_argument(
         "--kill-coordinator-in-round",
         type=int,
@@ -72,6 +73,7 @@ def run(options: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
         flush=True,
     )
     testbed = stack.enter_context(Testbed(folder, scenario, rounds=options.rounds, unsafe_seed=options.unsafe_seed))
+    print(f"Dashboard: {testbed.dashboard(with_token=sys.stdout.isatty())}", flush=True)
     http = stack.enter_context(connect(testbed.url))
     api = AdminApi(http, token=testbed.admin_token(), retries=RETRIES)
     watch = Watch(api=api, testbed=testbed, kill_in_round=options.kill_coordinator_in_round)
@@ -83,6 +85,9 @@ def run(options: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
     print(f"\nChart: {chart}")
     if options.keep:
         print(f"State, journals and logs: {folder}")
+    if options.hold:
+        print("\nThe coordinator goes on for the dashboard. Ctrl-C ends it.", flush=True)
+        signal.pause()
 
 
 def stopped(number: int, frame: FrameType | None) -> None:

@@ -49,6 +49,12 @@ class Testbed:
     def admin_token(self) -> str:
         return (self.state_dir / "admin.token").read_text().strip()
 
+    def dashboard(self, *, with_token: bool) -> str:
+        """The link of the dashboard: with the viewer's token, or with the name of its file."""
+        path = self.state_dir / "viewer.token"
+        link = f"{self.url}/dashboard"
+        return f"{link}#token={path.read_text().strip()}" if with_token else f"{link} (token in {path})"
+
     def journal(self, ordinal: int) -> Path:
         return self.folder / f"{ordinal}.journal.sqlite"
 

@@ -61,6 +61,10 @@ class Task:
     opened_at: Micros
     last_enrolment_at: Micros
     ended_at: Micros | None
+    # Since when no new round opens, and the operator's deadlines in place of those of the spec.
+    paused_at: Micros | None = None
+    declare_s: float | None = None
+    deliver_s: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -70,6 +74,21 @@ class Task:
     def is_versioned(self) -> bool:
         """Whether its spec names a version of the protocol. Clients of other tasks may be of release 0.1.0."""
         return self.spec.protocol_version is not None
+
+    @property
+    def paused(self) -> bool:
+        """Whether no new round opens. An open round goes on to its end."""
+        return self.paused_at is not None and not self.ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnrolmentCode:
+    """An enrolment code, of which only the hash is known."""
+
+    code_hash: str
+    single_use: bool
+    used_by: str | None
+    revoked_at: Micros | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,6 +42,11 @@ DELETE_FAILPOINTS = (
     "delete.before_commit",
     "delete.after_commit",
 )
+# Reached only if an admin pauses a task, or resumes it after a pause.
+PAUSE_FAILPOINTS = (
+    "pause.before_commit",
+    "resume.before_commit",
+)
 
 _hits: Counter[str] = Counter()
 

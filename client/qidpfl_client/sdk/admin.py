@@ -13,6 +13,7 @@ from qidpfl_shared.protocol.credentials import (
     RotateOperatorToken,
 )
 from qidpfl_shared.protocol.evidence import Tombstone
+from qidpfl_shared.protocol.ledger import Ledger
 from qidpfl_shared.protocol.messages import (
     ClientSummary,
     CreatedTask,
@@ -21,6 +22,18 @@ from qidpfl_shared.protocol.messages import (
     RoundResult,
     TaskSummary,
     TaskView,
+)
+from qidpfl_shared.protocol.operators import (
+    AccountPage,
+    AccountSummary,
+    ClientRound,
+    CreateCodes,
+    CreatedCodes,
+    Deadlines,
+    EnrolmentCodeInfo,
+    PresetInfo,
+    RoundProgress,
+    RoundSummary,
 )
 from qidpfl_shared.protocol.wire import Vector32, digest_of
 
@@ -32,6 +45,8 @@ from .retries import Retries
 from .transport import untrusted
 
 _TOKENS = "/v1/operator-tokens"
+# So many rounds or clients are asked for at once.
+_PAGE = 500
 
 
 class AdminApi(Interface):
@@ -107,6 +122,21 @@ class AdminApi(Interface):
         params = {"window": "true"} if window else {}
         return self._send(self._call("POST", f"{_path(task_id)}/start", params=params)).read(TaskSummary)
 
+    def pause(self, task_id: str) -> TaskSummary:
+        """Open no new round until `resume`. An open round goes on to its end."""
+        return self._send(self._call("POST", f"{_path(task_id)}/pause")).read(TaskSummary)
+
+    def resume(self, task_id: str) -> TaskSummary:
+        """Continue a paused task, or one that failed because of a fault of the coordinator."""
+        return self._send(self._call("POST", f"{_path(task_id)}/resume")).read(TaskSummary)
+
+    def set_deadlines(self, task_id: str, *, declare_s: float | None, deliver_s: float | None) -> Deadlines:
+        """Change the deadlines from the next round or attempt on. None: what the spec says."""
+        content = Deadlines(declare_s=declare_s, deliver_s=deliver_s).model_dump_json().encode()
+        return self._send(self._call("PUT", f"{_path(task_id)}/deadlines", content=content, headers=JSON)).read(
+            Deadlines
+        )
+
     def stop(self, task_id: str) -> TaskSummary:
         """End a task. The coordinator settles the open round if it has enough updates."""
         return self._send(self._call("POST", f"{_path(task_id)}/stop")).read(TaskSummary)
@@ -132,6 +162,69 @@ class AdminApi(Interface):
     def rounds(self, task_id: str) -> list[RoundResult]:
         """All settled rounds, in order."""
         return [self.round(task_id, number + 1) for number in range(self.task(task_id).settled_rounds)]
+
+    def presets(self) -> list[PresetInfo]:
+        """The ready-made tasks of the coordinator."""
+        return self._send(self._call("GET", "/v1/presets", limit=LARGE)).read_list(PresetInfo)
+
+    def round_list(self, task_id: str) -> list[RoundSummary]:
+        """All rounds with their totals, the open one too, without the parts of the clients."""
+        found: list[RoundSummary] = []
+        while True:
+            after = found[-1].round_number if found else 0
+            call = self._call("GET", f"{_path(task_id)}/rounds?after={after}&limit={_PAGE}", limit=LARGE)
+            page = self._send(call).read_list(RoundSummary)
+            found += page
+            if len(page) < _PAGE:
+                return found
+
+    def progress(self, task_id: str) -> RoundProgress:
+        """The open round: which clients have answered, and which are awaited."""
+        return self._send(self._call("GET", f"{_path(task_id)}/progress", limit=LARGE)).read(RoundProgress)
+
+    def accounts(self, task_id: str) -> list[AccountSummary]:
+        """What every client has spent and earned in closed rounds."""
+        found: list[AccountSummary] = []
+        while True:
+            after = found[-1].ordinal if found else -1
+            call = self._call("GET", f"{_path(task_id)}/accounts?after={after}&limit={_PAGE}", limit=LARGE)
+            page = self._send(call).read(AccountPage).accounts
+            found += page
+            if len(page) < _PAGE:
+                return found
+
+    def client_rounds(self, task_id: str, client_id: str) -> list[ClientRound]:
+        """What one client did and got in every closed round."""
+        path = f"{_path(task_id)}/clients/{checked_id(client_id, of='client')}/rounds"
+        return self._send(self._call("GET", path, limit=LARGE)).read_list(ClientRound)
+
+    def client_ledger(self, task_id: str, client_id: str) -> Ledger:
+        """The ledger of one client, without the open round."""
+        path = f"{_path(task_id)}/clients/{checked_id(client_id, of='client')}/ledger"
+        return self._send(self._call("GET", path, limit=LARGE)).read(Ledger)
+
+    def codes(self, task_id: str) -> list[EnrolmentCodeInfo]:
+        """All enrolment codes of a task, without their secrets."""
+        return self._send(self._call("GET", f"{_path(task_id)}/codes", limit=LARGE)).read_list(EnrolmentCodeInfo)
+
+    def create_codes(self, task_id: str, count: int = 1, *, single_use: bool = True) -> CreatedCodes:
+        """Make further enrolment codes. The SDK never retries this call: if the answer is lost, so are the codes."""
+        content = CreateCodes(count=count, single_use=single_use).model_dump_json().encode()
+        call = self._call(
+            "POST",
+            f"{_path(task_id)}/codes",
+            content=content,
+            headers=JSON,
+            limit=LARGE,
+            expected=(201,),
+            repeatable=False,
+        )
+        return self._send(call).read(CreatedCodes)
+
+    def revoke_code(self, task_id: str, code_id: str) -> None:
+        """Let no further client enrol with a code."""
+        path = f"{_path(task_id)}/codes/{checked_id(code_id, of='code')}"
+        self._send(self._call("DELETE", path, expected=(204,)))
 
     def models(self, task_id: str) -> list[ModelInfo]:
         """All versions of the model, 0 first."""

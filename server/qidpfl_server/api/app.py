@@ -27,7 +27,7 @@ from .limits import RequestLimits
 from .metrics import Metrics
 from .openapi import DocumentedApp, operation_id
 from .rates import CallerRates
-from .routes import clients, models, operations, rounds, tasks, tokens
+from .routes import clients, controls, dashboard, models, operations, overview, rounds, tasks, tokens
 
 
 def create_app(
@@ -92,8 +92,8 @@ def create_app(
     )
     errors.install(app)
     # Routes match in this order: `/clients/me` before `/clients/{client_id}`, `/rounds/current` before a number.
-    for router in (clients.router, rounds.router, models.router, tasks.router, tokens.router, operations.router):
-        app.include_router(router)
+    for part in (clients, rounds, models, tasks, overview, controls, tokens, operations, dashboard):
+        app.include_router(part.router)
     if docs:
         app.include_router(pages.router)
     app.put_behind(

@@ -74,6 +74,10 @@ class Context:
         """Run a reading transaction in a thread."""
         return await anyio.to_thread.run_sync(self.store.read, work, limiter=self.readers)
 
+    async def run_in_reader(self, work: Callable[[], Result]) -> Result:
+        """Run work that reads the store, and more that takes long, in a thread."""
+        return await anyio.to_thread.run_sync(work, limiter=self.readers)
+
     async def _check_readiness(self) -> None:
         await anyio.to_thread.run_sync(self.store.read, lambda tx: tx.change_counter(), limiter=self._readiness_reader)
 

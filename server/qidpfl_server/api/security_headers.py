@@ -19,6 +19,13 @@ _DOCS: Header = (
     b"content-security-policy",
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " + _CLOSED,
 )
+# The dashboard loads everything from this server and has neither inline scripts nor inline styles.
+_DASHBOARD_PATH = "/dashboard"
+_DASHBOARD: Header = (
+    b"content-security-policy",
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    b" frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+)
 # Answers hold tokens or data of one caller. A model never changes: a caller may keep it, and asks with its ETag.
 _NO_STORE: Header = (b"cache-control", b"no-store")
 _KEEP: Header = (b"cache-control", b"private, no-cache")
@@ -44,7 +51,9 @@ def security_headers(scope: Scope, answer: Iterable[Header]) -> tuple[Header, ..
 
 
 def _page_policy(path: str) -> Header | None:
-    """The content policy of a page of the documentation; None for other paths."""
+    """The content policy of a page; None for other paths."""
+    if path.startswith(_DASHBOARD_PATH):
+        return _DASHBOARD
     if path == "/docs" or path.startswith("/docs/"):
         return _DOCS
     return _GUIDE if path in ("/", "/guide") or path.startswith("/guide/") else None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from qidpfl_shared.protocol.messages import RoundState
 
 from ..domain import Budget, Client, Payment, Round, RoundInvitation, Task, Update
+from ..service.controls import changed_deadlines
 from ..store.transaction import Transaction
 
 
@@ -20,6 +21,8 @@ class RoundRecord:
     budgets: dict[str, Budget]
     updates: dict[str, Update]
     payments: dict[str, Payment]
+    # (declare_s, deliver_s) that operators have set for rounds of this task, besides those of its spec.
+    deadlines: tuple[tuple[float, float], ...] = ()
 
     @property
     def place(self) -> str:
@@ -40,6 +43,7 @@ class RoundRecord:
 
 def read_rounds(tx: Transaction, task: Task, rounds: list[Round], clients: dict[str, Client]) -> Iterator[RoundRecord]:
     """The rounds of a task, read one at a time."""
+    deadlines = tuple(changed_deadlines(tx, task))
     for round_ in rounds:
         yield RoundRecord(
             task=task,
@@ -49,4 +53,5 @@ def read_rounds(tx: Transaction, task: Task, rounds: list[Round], clients: dict[
             budgets=tx.rounds.budgets(task.task_id, round_.round_number),
             updates=tx.rounds.updates(task.task_id, round_.round_number),
             payments=tx.payments.of_round(task.task_id, round_.round_number),
+            deadlines=deadlines,
         )

@@ -20,9 +20,10 @@ from ..errors import CoordinatorError
 from ..identifiers import hash_secret, new_id
 from ..ops.backup import back_up
 from ..ops.evidence import kept_head, shown
-from ..ops.export import TableFormat, read_export, write_export
+from ..ops.export import read_export, write_export
 from ..ops.open_store import opened_store
 from ..ops.signing import load_key
+from ..ops.tables import TableFormat
 from ..ops.tokens import create_private
 from ..plugins.rules import load_rules
 from ..plugins.workloads import find_workload

@@ -175,7 +175,7 @@ async def _serve(
         ssl_keyfile=settings.tls_key,
         **client_certificates(settings),
     )
-    server = _Server(config, notifier, _connection_limits(settings))
+    server = _Server(config, notifier, _connection_limits(settings), settings.state_dir)
     reload_on_hangup(settings, secrets, config, server.use_tls)
     beside = [asyncio.create_task(_stop_when_finished(server, store))] if exit_when_finished else []
     beside += [asyncio.create_task(show_progress(store))] if is_shown(settings.log_format) else []
@@ -188,8 +188,11 @@ async def _serve(
 class _Server(uvicorn.Server):
     """Limits connections, logs its address, and answers long polls before it waits for open requests at the stop."""
 
-    def __init__(self, config: uvicorn.Config, notifier: ChangeNotifier, limits: ConnectionLimits) -> None:
+    def __init__(
+        self, config: uvicorn.Config, notifier: ChangeNotifier, limits: ConnectionLimits, state_dir: Path
+    ) -> None:
         super().__init__(config)
+        self._state_dir = state_dir
         self._notifier = notifier
         self._limits = limits
         self._listener: Listener | None = None
@@ -216,7 +219,9 @@ class _Server(uvicorn.Server):
         self.servers = [listener]  # type: ignore[list-item]
         self.started = True
         scheme = "https" if self.config.ssl_certfile else "http"
-        _log.info("listening", url=f"{scheme}://{self.config.host}:{sockets[0].getsockname()[1]}")
+        port = sockets[0].getsockname()[1]
+        _log.info("listening", url=f"{scheme}://{self.config.host}:{port}")
+        _show_dashboard(f"{scheme}://{_reachable(self.config.host)}:{port}/dashboard", self._state_dir)
         # The first round needs scipy. Imported a little later, it delays neither the first requests nor that round.
         warm_up = threading.Timer(_WARM_UP_AFTER_S, importlib.import_module, args=["scipy.optimize"])
         warm_up.daemon = True
@@ -300,6 +305,21 @@ def _show_secrets(secrets: Secrets) -> None:
     for path in secrets.created:
         value = Path(path).read_text().strip() if sys.stderr.isatty() else "written"
         print(f"{path.stem} token: {value} ({path})", file=sys.stderr)
+
+
+def _show_dashboard(url: str, state_dir: Path) -> None:
+    """Print the link of the dashboard with the viewer's token to a terminal; elsewhere only the name of its file."""
+    path = state_dir / "viewer.token"
+    if sys.stderr.isatty():
+        print(f"dashboard: {url}#token={path.read_text().strip()}", file=sys.stderr)
+    else:
+        _log.info("dashboard", url=url, token_file=str(path))
+
+
+def _reachable(host: str) -> str:
+    """The name under which this machine reaches a host that the server listens on."""
+    name = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
+    return f"[{name}]" if ":" in name else name
 
 
 def _limit_malloc_arenas(count: int = 2) -> None:

@@ -1,4 +1,4 @@
-"""The commands under `tasks`: create, list, show, start, resume, stop and delete."""
+"""The commands under `tasks`: create, list, show, start, pause, resume, stop and delete; and enrolment codes."""
 
 import json
 import sys
@@ -14,6 +14,7 @@ from qidpfl_shared.core.money import MICRO
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.fields import Name
 from qidpfl_shared.protocol.messages import TaskSummary
+from qidpfl_shared.protocol.operators import CreateCodes
 
 from ..clock import SystemClock
 from ..domain import Task
@@ -22,6 +23,7 @@ from ..ops.model_files import read_model_file
 from ..ops.open_store import opened_store
 from ..plugins.rules import load_rules
 from ..plugins.workloads import describe_workload
+from ..service.controls import create_codes, enrolment_codes, pause_task, revoke_code
 from ..service.deletion import delete_task
 from ..service.evaluation import Evaluators
 from ..service.selection import open_window
@@ -31,7 +33,7 @@ from ..store.transaction import Transaction
 from .options import Rules, Where, guarded, located
 
 tasks_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Create, list, show, start, resume, stop and delete tasks."
+    no_args_is_help=True, rich_markup_mode=None, help="Create, list, show, start, pause, resume, stop and delete tasks."
 )
 
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="name or id of the task")]
@@ -163,16 +165,62 @@ def start_command(
 @tasks_app.command("resume")
 @guarded
 @located
-def resume_command(where: Where, task: TaskName) -> None:
-    """Continue a task that failed with step_failed or state_damaged.
+def resume_command(where: Where, task: TaskName, rules: Rules = None) -> None:
+    """Continue a task that is paused, or that failed with step_failed or state_damaged.
 
-    First remove the cause, which the log names. Clients that have ended must be started again.
+    After a failure first remove the cause, which the log names. Clients that have ended must be started again.
+    """
+    registry = load_rules(rules or [])
+    with opened_store(where.settings()) as store:
+        task_id = store.read(lambda tx: task_named(tx, task)).task_id
+        now = SystemClock().now()
+        store.write(lambda tx: resume_task(tx, task_id, now, registry))
+        _print_tasks(store.read(lambda tx: [task_summary(tx, task_named(tx, task_id))]))
+
+
+@tasks_app.command("pause")
+@guarded
+@located
+def pause_command(where: Where, task: TaskName) -> None:
+    """Open no new round of a task until it is resumed.
+
+    An open round goes on to its end.
     """
     with opened_store(where.settings()) as store:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
         now = SystemClock().now()
-        store.write(lambda tx: resume_task(tx, task_id, now))
+        store.write(lambda tx: pause_task(tx, task_id, now))
         _print_tasks(store.read(lambda tx: [task_summary(tx, task_named(tx, task_id))]))
+
+
+@tasks_app.command("codes")
+@guarded
+@located
+def codes_command(
+    where: Where,
+    task: TaskName,
+    new: Annotated[int, typer.Option("--new", min=0, max=1000, help="make so many codes and print them, once")] = 0,
+    shared: Annotated[bool, typer.Option("--shared", help="with --new: each code is for many clients")] = False,
+    revoke: Annotated[str | None, typer.Option("--revoke", help="revoke the code with this id")] = None,
+) -> None:
+    """List the enrolment codes of a task: id, whether it is single-use, the client that used it, and its revocation.
+
+    The codes themselves are not stored and cannot be listed.
+    """
+    with opened_store(where.settings()) as store:
+        task_id = store.read(lambda tx: task_named(tx, task)).task_id
+        now = SystemClock().now()
+        if revoke is not None:
+            store.write(lambda tx: revoke_code(tx, task_id, revoke, now))
+        if new:
+            request = CreateCodes(count=new, single_use=not shared)
+            for code in store.write(lambda tx: create_codes(tx, task_id, request, now)).enrolment_codes:
+                print(code)
+            return
+        for known in store.read(lambda tx: enrolment_codes(tx, task_id)):
+            use = "single-use" if known.single_use else "shared"
+            revoked = "" if known.revoked_at is None else f"revoked {known.revoked_at.isoformat()}"
+            print(known.code_id, use, known.used_by or "", revoked, sep="\t")
 
 
 @tasks_app.command("stop")

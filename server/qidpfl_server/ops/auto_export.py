@@ -12,7 +12,8 @@ from qidpfl_shared.durable_files import create_folder
 from ..clock import Micros
 from ..domain import Task
 from ..store.transaction import Transaction
-from .export import TableFormat, export_inside, write_export
+from .export import export_inside, write_export
+from .tables import TableFormat
 
 _log = structlog.get_logger()
 

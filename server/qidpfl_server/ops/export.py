@@ -3,23 +3,18 @@
 Like the API, an export does not contain the budgets of a round that is still open.
 """
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from qidpfl_shared.durable_files import create_folder, write_durably
 from qidpfl_shared.protocol.errors import ErrorCode
-from qidpfl_shared.protocol.ledger import Ledger, LedgerEntry
-from qidpfl_shared.protocol.messages import RoundResult, RoundState
+from qidpfl_shared.protocol.messages import RoundState
 from qidpfl_shared.protocol.releases import release_of
 
-from ..clock import as_datetime
-from ..domain import Client, Model, Round, Task
+from ..domain import Model, Task
 from ..errors import RequestRefused
 from ..service.retention import first_kept_version
 from ..service.views import ledger, round_result, task_view
@@ -27,15 +22,22 @@ from ..store.store import Store
 from ..store.transaction import Transaction
 from .evidence import evidence_files
 from .model_files import safetensors_bytes
-
-Row = dict[str, Any]
-
-
-class TableFormat(StrEnum):
-    """File formats of the tables."""
-
-    CSV = "csv"
-    JSON = "json"
+from .tables import (
+    BUDGET_COLUMNS,
+    CLIENT_COLUMNS,
+    LEDGER_COLUMNS,
+    PAYMENT_COLUMNS,
+    ROUND_COLUMNS,
+    Row,
+    TableFormat,
+    budget_rows,
+    client_row,
+    csv_text,
+    ledger_rows,
+    payment_rows,
+    round_row,
+    whole_rows,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +76,8 @@ def write_export(export: Export, folder: Path, table_format: TableFormat, *, mod
     create_folder(folder, mode=0o700)
     files = {"task.json": _json(export.task)}
     for name, (columns, rows) in export.tables.items():
-        # A field that a message leaves out is null in the table.
-        whole = [{column: row.get(column) for column in columns} for row in rows]
-        text = _json(whole) if table_format is TableFormat.JSON else _csv(columns, whole)
+        whole = whole_rows(columns, rows)
+        text = _json(whole) if table_format is TableFormat.JSON else csv_text(columns, whole).encode()
         files[f"{name}.{table_format}"] = text
     files[f"model-{export.version}.safetensors"] = export.model
     files |= export.evidence
@@ -102,93 +103,14 @@ def _read(
     ledgers = [(client, ledger(tx, client.client_id)) for client in clients]
     still_open = {release_of(known.round_number) for known in rounds if known.state is RoundState.OPEN}
     tables = {
-        "rounds": (_ROUND, [_round_row(known, result) for known, result in zip(rounds, results, strict=True)]),
-        "clients": (_CLIENT, [_client_row(client) for client in clients]),
-        "budgets": (_BUDGET, _budget_rows(results)),
-        "payments": (_PAYMENT, _payment_rows(results)),
-        "ledgers": (_LEDGER, _ledger_rows(ledgers, still_open)),
+        "rounds": (ROUND_COLUMNS, [round_row(known, result) for known, result in zip(rounds, results, strict=True)]),
+        "clients": (CLIENT_COLUMNS, [client_row(client) for client in clients]),
+        "budgets": (BUDGET_COLUMNS, budget_rows(results)),
+        "payments": (PAYMENT_COLUMNS, payment_rows(results)),
+        "ledgers": (LEDGER_COLUMNS, ledger_rows(ledgers, still_open)),
     }
     return task, task_view(tx, task).model_dump(mode="json"), tables, wanted[0]
 
 
-_ROUND = (
-    *("round_number", "attempt", "state", "reward_micro", "paid_micro", "kept_micro", "total", "declared_total"),
-    *("updates", "model_version", "model_digest", "accuracy", "loss"),
-    *("opened_at", "settled_at", "settlement_s", "evaluation_s", "escrow_micro"),
-)
-_CLIENT = (
-    *("client_id", "ordinal", "state", "size", "privacy_value", "histogram_rho", "rho_cap", "lifetime_rho"),
-    *("label_distance", "filled_up", "misses", "set_aside", "exclusions", "excluded_until", "revoked_at"),
-)
-_BUDGET = (
-    *("round_number", "client_id", "ordinal", "standing", "rho", "declined", "delivered", "verdict", "accepted"),
-    *("payment_micro", "regret", "escrow_micro", "voided", "alignment"),
-)
-_PAYMENT = ("round_number", "client_id", "ordinal", "rho", "amount_micro", "escrow_micro")
-_LEDGER = ("client_id", "ordinal", *LedgerEntry.model_fields)
-
-
-def _round_row(round_: Round, result: RoundResult) -> Row:
-    opened, settled = (
-        None if at is None else as_datetime(at).isoformat() for at in (round_.opened_at, round_.settled_at)
-    )
-    timing = {
-        "opened_at": opened,
-        "settled_at": settled,
-        "settlement_s": round_.settlement_s,
-        "evaluation_s": round_.evaluation_s,
-    }
-    return result.model_dump(mode="json", exclude={"own", "clients", "timing", "chain", "signature"}) | timing
-
-
-def _client_row(client: Client) -> Row:
-    row = {name: getattr(client, name) for name in _CLIENT}
-    revoked = client.revoked_at
-    return row | {"revoked_at": None if revoked is None else as_datetime(revoked).isoformat()}
-
-
-def _budget_rows(results: list[RoundResult]) -> list[Row]:
-    return [
-        {"round_number": result.round_number} | client.model_dump(mode="json")
-        for result in results
-        for client in result.clients or ()
-    ]
-
-
-def _payment_rows(results: list[RoundResult]) -> list[Row]:
-    return [
-        {
-            "round_number": result.round_number,
-            "client_id": client.client_id,
-            "ordinal": client.ordinal,
-            "rho": client.rho,
-            "amount_micro": client.payment_micro,
-            "escrow_micro": client.escrow_micro or 0,
-        }
-        for result in results
-        for client in result.clients or ()
-        if result.state is RoundState.SETTLED and client.accepted
-    ]
-
-
-def _ledger_rows(ledgers: list[tuple[Client, Ledger]], still_open: set[str]) -> list[Row]:
-    return [
-        {"client_id": client.client_id, "ordinal": client.ordinal} | entry.model_dump(mode="json")
-        for client, account in ledgers
-        for entry in account.entries
-        if entry.release not in still_open
-    ]
-
-
 def _json(value: Any) -> bytes:
     return f"{json.dumps(value, indent=2)}\n".encode()
-
-
-def _csv(columns: tuple[str, ...], rows: Sequence[Row]) -> bytes:
-    """Comma-separated values with one header line; null is empty, booleans are `true` and `false`."""
-    text = io.StringIO()
-    table = csv.DictWriter(text, columns, lineterminator="\n")
-    table.writeheader()
-    for row in rows:
-        table.writerow({name: str(v).lower() if isinstance(v, bool) else v for name, v in row.items()})
-    return text.getvalue().encode()

@@ -205,10 +205,15 @@ class Scheduler:
         now = self._clock.now()
         if task.state is TaskState.ENROLLING:
             self._store.write(lambda tx: _select_if_due(tx, task.task_id, now, self._rules))
-        elif settle_if_due(
+            return
+        number, attempt = self._store.read(lambda tx: _current_step(tx, task.task_id))
+        if settle_if_due(
             self._store, task.task_id, self.evaluator(task), now, rules=self._rules, observe=self._observe
         ):
-            _log.info("round_closed", task=task.task_id)
+            closed = self._store.read(lambda tx: tx.rounds.get(task.task_id, number))
+            settled = closed is not None and closed.state is RoundState.SETTLED
+            outcome = RoundState.SETTLED if settled else RoundState.VOID
+            _log.info("round_closed", task=task.task_id, round_number=number, attempt=attempt, outcome=outcome.value)
 
 
 def _select_if_due(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry) -> None:
@@ -220,6 +225,8 @@ def _select_if_due(tx: Transaction, task_id: str, now: Micros, rules: RuleRegist
 def _due(tx: Transaction, task: Task, now: Micros) -> list[tuple[Task, Micros]]:
     """The task and when it is due next; empty if it waits for nothing."""
     if task.state is TaskState.ENROLLING:
+        if task.paused:
+            return []
         return [(task, now if selection_is_due(tx, task, now) else max(selection_time(tx, task), now + SECOND))]
     round_ = tx.rounds.latest(task.task_id)
     if round_ is None or round_.state is not RoundState.OPEN:

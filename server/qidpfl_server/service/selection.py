@@ -20,7 +20,12 @@ from .rounds.planning import open_round
 
 
 def selection_is_due(tx: Transaction, task: Task, now: Micros) -> bool:
-    """Whether enough clients have a profile: the expected number, or the minimum once the waiting time is over."""
+    """Whether enough clients have a profile: the expected number, or the minimum once the waiting time is over.
+
+    A paused task selects no clients, because its first round would open.
+    """
+    if task.paused:
+        return False
     profiled = len(tx.clients.in_state(task.task_id, ClientState.PROFILED))
     rules = task.spec.rounds
     if profiled < rules.min_clients:

@@ -19,6 +19,7 @@ from ..plugins.rules import NO_RULES, RuleRegistry
 from ..store.blobs import Blobs, StagedBlob
 from ..store.store import Store
 from ..store.transaction import Transaction
+from .controls import end_pause
 from .evaluation import Evaluator
 from .lifecycle import RESUMABLE, end_task, get_task_for_update
 from .rounds.aggregation import initial_parameters, require_stored, save_model
@@ -141,6 +142,8 @@ def start_task(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry =
     if task.ended:
         raise RequestRefused(ErrorCode.TASK_ENDED, f"the task is {task.state}")
     if task.state is TaskState.ENROLLING:
+        if task.paused:
+            raise RequestRefused(ErrorCode.TASK_PAUSED, "resume the task first")
         rules.require(task.spec)
         profiled = tx.clients.in_state(task_id, ClientState.PROFILED)
         if len(profiled) < task.spec.rounds.min_clients:
@@ -149,14 +152,16 @@ def start_task(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry =
         select_clients(tx, task, now, rules)
 
 
-def resume_task(tx: Transaction, task_id: str, now: Micros) -> None:
-    """Continue a task that failed because of a fault of the server. No effect on a task that has not ended.
+def resume_task(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry = NO_RULES) -> None:
+    """Continue a task that is paused, or that failed because of a fault of the server. No effect on a running task.
 
-    Its void round opens again with new deadlines and with all budgets and updates that it had. Raises `RequestRefused`
-    for a task that ended for another reason: such an end is final.
+    A paused task opens its next round at once, if none is open. After a fault, the void round opens again with new
+    deadlines and with all budgets and updates that it had. Raises `RequestRefused` for a task that ended for another
+    reason: such an end is final.
     """
     task = get_task_for_update(tx, task_id)
     if not task.ended:
+        end_pause(tx, task, now, rules)
         return
     round_ = tx.rounds.latest(task_id)
     by_fault = task.state is TaskState.FAILED and (task.reason or "").partition(":")[0] in RESUMABLE
@@ -172,7 +177,7 @@ def resume_task(tx: Transaction, task_id: str, now: Micros) -> None:
 
 def stop_task(store: Store, task_id: str, evaluator: Evaluator | None, clock_now: Micros) -> None:
     """Stop a task: settle its open round if it has enough updates, else void it. Blocks. Raises `StoreBusy`."""
-    store.write(lambda tx: _stop_while_enrolling(tx, task_id, clock_now))
+    store.write(lambda tx: _stop_without_round(tx, task_id, clock_now))
     watch = Stopwatch(clock_now)
     for _ in range(_STOP_ATTEMPTS):
         # An upload that arrives meanwhile changes the round: try again with the new state.
@@ -186,7 +191,8 @@ def _has_ended(store: Store, task_id: str) -> bool:
     return task is None or task.ended
 
 
-def _stop_while_enrolling(tx: Transaction, task_id: str, now: Micros) -> None:
+def _stop_without_round(tx: Transaction, task_id: str, now: Micros) -> None:
     task = get_task_for_update(tx, task_id)
-    if task.state is TaskState.ENROLLING:
+    round_ = tx.rounds.latest(task_id)
+    if task.state is TaskState.ENROLLING or (task.paused and round_ is not None and round_.state is RoundState.SETTLED):
         end_task(tx, task, TaskState.STOPPED, EndReason.STOPPED, now)

@@ -135,7 +135,9 @@ def announcement_state(tx: Transaction, task_id: str) -> AnnouncementState | Non
 
 def task_summary(tx: Transaction, task: Task) -> TaskSummary:
     """A task in a list."""
-    settled = sum(round_.state is RoundState.SETTLED for round_ in tx.rounds.of_task(task.task_id))
+    # All rounds before the latest are settled.
+    latest = tx.rounds.latest(task.task_id)
+    settled = 0 if latest is None else latest.round_number - (latest.state is not RoundState.SETTLED)
     return TaskSummary(
         task_id=task.task_id,
         name=task.name,
@@ -146,13 +148,15 @@ def task_summary(tx: Transaction, task: Task) -> TaskSummary:
         horizon=task.spec.game.horizon,
         clients=tx.clients.count(task.task_id),
         paid_micro=tx.payments.total_micro(task.task_id),
+        paused=True if task.paused else None,
     )
 
 
-def task_view(tx: Transaction, task: Task) -> TaskView:
-    """A task with its counts and its whole spec."""
+def task_view(tx: Transaction, task: Task, *, shows_pause: bool = False) -> TaskView:
+    """A task with its counts and its whole spec. Clients of earlier versions do not know that a task can pause."""
+    summary = task_summary(tx, task)
     return TaskView(
-        **dict(task_summary(tx, task)),
+        **dict(summary if shows_pause else summary.model_copy(update={"paused": None})),
         spec=task.spec,
         spec_digest=task.spec_digest,
         chain=tx.chain.head(task.task_id),

@@ -52,6 +52,10 @@ tasks = Table(
     Column("opened_at", BigInteger, nullable=False),
     Column("last_enrolment_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
+    # What an operator has changed: no new round opens, and deadlines that replace those of the spec.
+    Column("paused_at", BigInteger),
+    Column("declare_s", Double),
+    Column("deliver_s", Double),
 )
 
 enrolment_codes = Table(
@@ -61,6 +65,7 @@ enrolment_codes = Table(
     Column("task_id", String(64), ForeignKey("tasks.task_id"), nullable=False, index=True),
     Column("single_use", Boolean, nullable=False),
     Column("used_by", String(64)),
+    Column("revoked_at", BigInteger),
 )
 
 clients = Table(

@@ -11,6 +11,7 @@ from .repositories.clients import ClientRows
 from .repositories.credentials import ClientCredentialRows, OperatorTokenRows
 from .repositories.events import EventRows
 from .repositories.evidence import KeyRows, TombstoneRows
+from .repositories.figures import FigureRows
 from .repositories.payments import PaymentRows
 from .repositories.rounds import RoundRows
 from .repositories.small_blobs import SmallBlobRows
@@ -44,6 +45,7 @@ class Transaction:
         self.clients = ClientRows(connection, self.chain)
         self.rounds = RoundRows(connection, self.chain)
         self.payments = PaymentRows(connection, self.chain)
+        self.figures = FigureRows(connection)
         self.events = EventRows(connection, self.chain)
         self.small_blobs = SmallBlobRows(connection)
         self.operator_tokens = OperatorTokenRows(connection, self.chain)

@@ -44,6 +44,7 @@ class ErrorCode(StrEnum):
     TASK_NOT_ENROLLING = "task_not_enrolling", 409, "The task does not take new clients now"
     TASK_ENDED = "task_ended", 409, "The task has ended"
     TASK_NOT_ENDED = "task_not_ended", 409, "The task has not ended"
+    TASK_PAUSED = "task_paused", 409, "The task is paused"
     TASK_EXISTS = "task_exists", 409, "Another task has this name"
     ALREADY_ENROLLED = "already_enrolled", 409, "The client of this enrolment key has already used its token"
     CODE_USED = "code_used", 409, "This single-use enrolment code has been used"

@@ -80,6 +80,11 @@ class TaskSummary(Message):
     horizon: PositiveCount
     clients: Count
     paid_micro: Micro
+    paused: bool | None = Field(
+        default=None,
+        exclude_if=is_absent,
+        description="true while no new round opens; only admin and viewer see it",
+    )
 
 
 class TaskView(TaskSummary):

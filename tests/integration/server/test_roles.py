@@ -69,7 +69,24 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("DELETE", "/v1/operator-tokens/{token_id}"): _with(GLOBAL_ADMIN, 404),
     ("POST", "/v1/operator-tokens/{token_id}/rotate"): _with(GLOBAL_ADMIN, 404),
     ("POST", f"{TASK}/start"): ADMIN,
+    ("POST", f"{TASK}/pause"): ADMIN,
     ("POST", f"{TASK}/resume"): ADMIN,
+    ("PUT", f"{TASK}/deadlines"): ADMIN,
+    ("GET", f"{TASK}/codes"): ADMIN,
+    ("POST", f"{TASK}/codes"): _with(ADMIN, 201),
+    ("DELETE", f"{TASK}/codes/{{code_id}}"): _with(ADMIN, 404),
+    ("GET", "/v1/presets"): ANY_OPERATOR,
+    ("GET", "/v1/me"): ANY_OPERATOR,
+    ("GET", "/dashboard"): OPEN,
+    ("GET", "/dashboard/{file_path:path}"): (404,) * 14,
+    ("GET", f"{TASK}/rounds"): OPERATOR,
+    ("GET", f"{TASK}/progress"): OPERATOR,
+    ("GET", f"{TASK}/outcomes"): OPERATOR,
+    ("GET", f"{TASK}/accounts"): OPERATOR,
+    ("GET", f"{TASK}/forecast"): OPERATOR,
+    ("GET", f"{TASK}/export/{{table}}"): OPERATOR,
+    ("GET", f"{TASK}/clients/{{client_id}}/rounds"): _with(OPERATOR, 404),
+    ("GET", f"{TASK}/clients/{{client_id}}/ledger"): _with(OPERATOR, 404),
     ("POST", f"{TASK}/stop"): ADMIN,
     ("DELETE", TASK): _with(ADMIN, 409),
     ("GET", TASK): TASK_CALLER,
@@ -223,6 +240,7 @@ def test_a_route_answers_each_role_as_the_table_says(stage: Stage, method: str, 
     concrete = path.replace("{task_id}", task_id).replace("{version}", "0")
     concrete = concrete.replace("{round_number}", "1").replace("{client_id}", "nobody").replace("{token_id}", "0" * 24)
     concrete = concrete.replace("{guide}", "protocol").replace("{file}", "docs.js")
+    concrete = concrete.replace("{code_id}", "0" * 24).replace("{table}", "rounds")
     swapped = {"admin of task": "admin elsewhere", "admin elsewhere": "admin of task"}
     roles = swapped if path.endswith("/stop") else {}
     enrolment = {"enrolment_code": stage.tokens["enrolment code"], "enrolment_key": "key-of-a-late-client"}
@@ -231,6 +249,8 @@ def test_a_route_answers_each_role_as_the_table_says(stage: Stage, method: str, 
         "/v1/operator-tokens": {"name": "x", "role": "viewer", "task_id": "0" * 24},
         "/v1/operator-tokens/{token_id}/rotate": {},
         f"{TASK}/clients/certificate": {},
+        f"{TASK}/deadlines": {"declare_s": 500.0},
+        f"{TASK}/codes": {"count": 1},
         f"{TASK}/clients": enrolment,
         f"{TASK}/clients/me/profile": PROFILE,
         f"{TASK}/rounds/{{round_number}}/budget": {"decline": True, "reason": "only asking"},

@@ -9,6 +9,7 @@ from qidpfl_shared.protocol.signatures import KeyList
 
 from ...errors import RequestRefused, StoreBusy
 from ...identifiers import same_secret
+from ...service.overview import task_figures
 from ..auth import Bearer, Callers, identify
 from ..context import Ctx
 from ..document.security import requirement
@@ -51,7 +52,7 @@ async def list_keys(context: Ctx) -> KeyList:
     response_class=Response,
     responses={
         200: {"description": "metrics as text", "content": {"text/plain": {"schema": {"type": "string"}}}},
-        **responses(ErrorCode.UNAUTHENTICATED),
+        **responses(ErrorCode.UNAUTHENTICATED, ErrorCode.STORE_BUSY),
     },
     openapi_extra={"security": [{}, *requirement("admin", "viewer")]},
 )
@@ -65,4 +66,6 @@ async def metrics(request: Request, context: Ctx, callers: Callers, credentials:
             raise RequestRefused(ErrorCode.UNAUTHENTICATED)
         if (await identify(request, context, callers, credentials)).task_id is not None:
             raise RequestRefused(ErrorCode.UNAUTHENTICATED)
+    gauges = context.metrics.tasks
+    gauges.set(await context.read(lambda tx: task_figures(tx, gauges.LIMIT, gauges.known)))
     return Response(generate_latest(context.metrics.registry), media_type=CONTENT_TYPE_LATEST)

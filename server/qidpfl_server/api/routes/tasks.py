@@ -20,7 +20,7 @@ from ...service.lifecycle import get_task
 from ...service.selection import open_window
 from ...service.tasks import create_task, resume_task, save_initial_model, start_task, stop_task, task_spec
 from ...service.views import task_summary, task_view
-from ..auth import Admin, AnyOperator, Callers, GlobalAdmin, Operator, TaskCaller, TaskId, bearer, identify
+from ..auth import Admin, AnyOperator, CallerRole, Callers, GlobalAdmin, Operator, TaskCaller, TaskId, bearer, identify
 from ..context import Context, Ctx
 from ..document.texts import EVENT_EXAMPLE, EVENTS
 from ..errors import JSON_BODY, responses
@@ -93,7 +93,8 @@ async def list_tasks(context: Ctx, caller: AnyOperator) -> list[TaskSummary]:
 @router.get("/{task_id}", operation_id="get_task", tags=["reading"], summary="Show a task", responses=responses(*_READ))
 async def show_task(context: Ctx, caller: TaskCaller, task_id: TaskId) -> TaskView:
     """The task with its whole spec: for its clients, holders of its enrolment code, admin and viewer."""
-    return await context.read(lambda tx: task_view(tx, get_task(tx, task_id)))
+    shows_pause = caller.role in (CallerRole.ADMIN, CallerRole.VIEWER)
+    return await context.read(lambda tx: task_view(tx, get_task(tx, task_id), shows_pause=shows_pause))
 
 
 @router.post(
@@ -101,7 +102,9 @@ async def show_task(context: Ctx, caller: TaskCaller, task_id: TaskId) -> TaskVi
     operation_id="start_task",
     tags=["tasks"],
     summary="Start a task",
-    responses=responses(*_READ, ErrorCode.TASK_ENDED, ErrorCode.PROFILE_MISSING, ErrorCode.RULES_NOT_LOADED),
+    responses=responses(
+        *_READ, ErrorCode.TASK_ENDED, ErrorCode.PROFILE_MISSING, ErrorCode.RULES_NOT_LOADED, ErrorCode.TASK_PAUSED
+    ),
 )
 async def start(
     context: Ctx,
@@ -130,12 +133,13 @@ async def start(
     operation_id="resume_task",
     tags=["tasks"],
     summary="Resume a task",
-    responses=responses(*_READ, ErrorCode.TASK_ENDED),
+    responses=responses(*_READ, ErrorCode.TASK_ENDED, ErrorCode.RULES_NOT_LOADED),
 )
 async def resume(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
-    """Continue a task that failed with `step_failed` or `state_damaged`, once its cause is gone."""
+    """Continue a paused task, or one that failed with `step_failed` or `state_damaged`, once its cause is gone."""
     now = context.now()
-    await context.write(lambda tx: resume_task(tx, task_id, now))
+    await context.write(lambda tx: resume_task(tx, task_id, now, context.rules))
+    _log.info("admin_action", action="resume", task=task_id)
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 
 

@@ -4,6 +4,7 @@ import math
 
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState, TaskState
+from qidpfl_shared.protocol.task_spec import DefenceSpec
 
 from ...clock import seconds
 from ...domain import BudgetState, Round, Task
@@ -27,7 +28,8 @@ def audit_timeline(task: Task, rounds: list[Round], report: Report) -> None:
     report.require(len(open_rounds) <= 1, f"{place}: several open rounds {open_rounds}")
     report.require(not (task.ended and open_rounds), f"{place} has ended, but round {open_rounds} is open")
     report.require(task.state is not TaskState.ENROLLING or not rounds, f"{place} is enrolling, but has rounds")
-    report.require(task.state is not TaskState.TRAINING or bool(open_rounds), f"{place} has no open round")
+    between = task.paused and bool(rounds) and rounds[-1].state is RoundState.SETTLED
+    report.require(task.state is not TaskState.TRAINING or bool(open_rounds) or between, f"{place} has no open round")
     has_end = (task.reason is not None, task.ended_at is not None)
     report.require(has_end == (task.ended, task.ended), f"{place}: reason or end do not fit the state {task.state}")
 
@@ -39,11 +41,9 @@ def audit_round(record: RoundRecord, report: Report) -> None:
     report.require(
         1 <= round_.attempt <= rules.max_attempts, f"{place}: attempt {round_.attempt} of {rules.max_attempts}"
     )
-    time_left = seconds(rules.declare_s + rules.deliver_s) - seconds(rules.declare_s)
-    given, defence = round_.deliver_by - round_.declare_by, record.task.spec.defence
-    # Deadlines that follow the clients lie between two bounds; rounding to microseconds may move them by one.
-    shortest = time_left if defence is None else int(time_left * defence.deadline_floor) - 1
-    report.require(shortest <= given <= time_left, f"{place}: its deadlines do not fit the task")
+    pairs = [(rules.declare_s, rules.deliver_s), *record.deadlines]
+    fits = any(_fits(round_, declare_s, deliver_s, record.task.spec.defence) for declare_s, deliver_s in pairs)
+    report.require(fits, f"{place}: its deadlines do not fit the task")
     written = (round_.settled_at is not None, round_.declared_total is not None)
     report.require(
         written == (record.settled, record.settled), f"{place}: settled_at or declared_total do not fit its state"
@@ -58,6 +58,14 @@ def audit_round(record: RoundRecord, report: Report) -> None:
     accepted = record.accepted
     needed = quorum(record.task.spec, round_, record.invitations, record.updates, accepted)
     report.require(len(accepted) >= needed, f"{place}: settled with {len(accepted)} updates of {needed}")
+
+
+def _fits(round_: Round, declare_s: float, deliver_s: float, defence: DefenceSpec | None) -> bool:
+    time_left = seconds(declare_s + deliver_s) - seconds(declare_s)
+    given = round_.deliver_by - round_.declare_by
+    # Deadlines that follow the clients lie between two bounds; rounding to microseconds may move them by one.
+    shortest = time_left if defence is None else int(time_left * defence.deadline_floor) - 1
+    return shortest <= given <= time_left
 
 
 def audit_answers(record: RoundRecord, report: Report) -> None:

@@ -108,7 +108,8 @@ def deadlines(tx: Transaction, task: Task, latest: int, now: Micros) -> tuple[Mi
     delays cannot stretch every round to the task's own deadlines. The announced deadlines stay binding.
     """
     rules, defence = task.spec.rounds, task.spec.defence
-    declare_s, deliver_s = rules.declare_s, rules.deliver_s
+    declare_s = rules.declare_s if task.declare_s is None else task.declare_s
+    deliver_s = rules.deliver_s if task.deliver_s is None else task.deliver_s
     if defence is not None:
         declared, delivered = _answer_times(tx, task, latest)
         whole_s = _adapted(declare_s + deliver_s, delivered, defence)

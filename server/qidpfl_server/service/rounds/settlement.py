@@ -284,7 +284,7 @@ def _continue(
     *,
     stop: bool,
 ) -> None:
-    """Open the next round, or end the task: stopped, target reached, or horizon reached."""
+    """Open the next round unless the task is paused, or end it: stopped, target reached, or horizon reached."""
     target = task.spec.target_accuracy
     if stop:
         end_task(tx, task, TaskState.STOPPED, EndReason.STOPPED, now)
@@ -292,7 +292,7 @@ def _continue(
         end_task(tx, task, TaskState.FINISHED, EndReason.TARGET_REACHED, now)
     elif round_.round_number >= task.spec.game.horizon:
         end_task(tx, task, TaskState.FINISHED, EndReason.HORIZON_REACHED, now)
-    else:
+    elif not task.paused:
         open_round(tx, task, round_.round_number + 1, now, rules, clients)
 
 

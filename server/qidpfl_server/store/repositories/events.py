@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select
+from sqlalchemy import Connection, Row, func, insert, select
 
 from qidpfl_shared.protocol.messages import Event
 
@@ -42,6 +42,11 @@ class EventRows:
         """All events of one kind, oldest first."""
         query = select(events).where(events.c.task_id == task_id, events.c.kind == kind).order_by(events.c.id)
         return [_event(row) for row in self._connection.execute(query)]
+
+    def last_id(self, task_id: str) -> int:
+        """The id of the newest event; 0 without one."""
+        query = select(func.max(events.c.id)).where(events.c.task_id == task_id)
+        return int(self._connection.execute(query).scalar() or 0)
 
 
 @rows_of(events)

@@ -62,6 +62,12 @@ class RoundRows:
         query = select(rounds).where(rounds.c.task_id == task_id).order_by(rounds.c.round_number)
         return [_round(row) for row in self._connection.execute(query)]
 
+    def between(self, task_id: str, first: int, last: int) -> list[Round]:
+        """The rounds with these numbers, both included, in their order."""
+        numbered = rounds.c.round_number.between(first, last)
+        query = select(rounds).where(rounds.c.task_id == task_id, numbered).order_by(rounds.c.round_number)
+        return [_round(row) for row in self._connection.execute(query)]
+
     def settle(
         self,
         known: Round,

@@ -10,7 +10,7 @@ from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ...clock import Micros
-from ...domain import Model, Task
+from ...domain import EnrolmentCode, Model, Task
 from ...errors import DamagedState
 from ..schema import enrolment_codes, models, tasks
 from ..validation import rows_of
@@ -84,6 +84,14 @@ class TaskRows:
         """Take back the end of a failed task."""
         return self._change(task_id, TaskState.FAILED, {"state": after, "reason": None, "ended_at": None})
 
+    def set_paused(self, task: Task, at: Micros | None) -> bool:
+        """Pause a task, or (`at` None) end its pause, if its state is still the known one."""
+        return self._change(task.task_id, task.state, {"paused_at": at})
+
+    def set_deadlines(self, task: Task, *, declare_s: float | None, deliver_s: float | None) -> bool:
+        """Replace the deadlines of later rounds, if the state of the task is still the known one."""
+        return self._change(task.task_id, task.state, {"declare_s": declare_s, "deliver_s": deliver_s})
+
     def note_enrolment(self, task_id: str, at: Micros) -> None:
         self._connection.execute(update(tasks).where(tasks.c.task_id == task_id).values(last_enrolment_at=at))
 
@@ -94,9 +102,22 @@ class TaskRows:
         self._chain.mark("code", code_hash)
 
     def task_of_code(self, code_hash: str) -> str | None:
-        """The task of an enrolment code, used or not."""
-        query = select(enrolment_codes.c.task_id).where(enrolment_codes.c.code_hash == code_hash)
+        """The task of an enrolment code, used or not; None if it is revoked."""
+        query = select(enrolment_codes.c.task_id).where(
+            enrolment_codes.c.code_hash == code_hash, enrolment_codes.c.revoked_at.is_(None)
+        )
         return self._connection.execute(query).scalar()
+
+    def codes(self, task_id: str) -> list[EnrolmentCode]:
+        """All enrolment codes of a task, in the order of their hashes."""
+        query = select(enrolment_codes).where(enrolment_codes.c.task_id == task_id)
+        return [_code(row) for row in self._connection.execute(query.order_by(enrolment_codes.c.code_hash))]
+
+    def revoke_code(self, code_hash: str, at: Micros) -> None:
+        """Let no further client enrol with a code."""
+        where = enrolment_codes.c.code_hash == code_hash
+        self._connection.execute(update(enrolment_codes).where(where).values(revoked_at=at))
+        self._chain.mark("code", code_hash)
 
     def use_code(self, code_hash: str, client_id: str) -> bool:
         """Mark a code as used by a client; False if it is single-use and another client has used it."""
@@ -180,6 +201,16 @@ def _task(row: Row[Any]) -> Task:
         opened_at=row.opened_at,
         last_enrolment_at=row.last_enrolment_at,
         ended_at=row.ended_at,
+        paused_at=row.paused_at,
+        declare_s=row.declare_s,
+        deliver_s=row.deliver_s,
+    )
+
+
+@rows_of(enrolment_codes)
+def _code(row: Row[Any]) -> EnrolmentCode:
+    return EnrolmentCode(
+        code_hash=row.code_hash, single_use=row.single_use, used_by=row.used_by, revoked_at=row.revoked_at
     )
 
 

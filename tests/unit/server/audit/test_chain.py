@@ -228,7 +228,7 @@ def test_swapping_budgets_and_payments_of_two_clients_is_found(tampered: Tampere
         "insert into budgets (task_id, round_number, client_id, state, rho, recorded_at)"
         " select task_id, round_number, client_id, 'declared', 0.01, 1 from invitations where round_number = 3"
         " and client_id not in (select client_id from budgets where round_number = 3) limit 1",
-        "insert into enrolment_codes select upper(code_hash), task_id, 0, null from enrolment_codes limit 1",
+        "insert into enrolment_codes select upper(code_hash), task_id, 0, null, null from enrolment_codes limit 1",
         "insert into models select task_id, 7, digest, null, 1 from models limit 1",
         "insert into chain select task_id, sequence + 1, kind, subject, content, head from chain"
         " where (task_id, sequence) in (select task_id, max(sequence) from chain group by task_id) limit 1",

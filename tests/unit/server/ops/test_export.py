@@ -10,7 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from qidpfl_server.errors import RequestRefused
-from qidpfl_server.ops.export import TableFormat, read_export, write_export
+from qidpfl_server.ops.export import read_export, write_export
+from qidpfl_server.ops.tables import TableFormat
 from qidpfl_shared.protocol.errors import ErrorCode
 from support.use_cases import ServedTask, UseCases
 

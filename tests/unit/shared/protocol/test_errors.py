@@ -26,6 +26,7 @@ PUBLISHED = {
     "task_ended": 409,
     "task_exists": 409,
     "task_not_ended": 409,
+    "task_paused": 409,
     "already_enrolled": 409,
     "code_used": 409,
     "token_revoked": 409,

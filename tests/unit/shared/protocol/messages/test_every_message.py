@@ -5,7 +5,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from qidpfl_shared.protocol import credentials, ledger, messages
+from qidpfl_shared.protocol import credentials, ledger, messages, operators
 from qidpfl_shared.protocol.fields import Message
 from support.protocol.message_examples import EXAMPLES, Reader, body_of
 from support.protocol.refusals import codes_of
@@ -16,7 +16,7 @@ every_message = pytest.mark.parametrize("message", EXAMPLES, ids=lambda message:
 def test_every_message_has_an_example() -> None:
     defined = {
         kind
-        for module in (messages, credentials, ledger)
+        for module in (messages, credentials, ledger, operators)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Message) and kind.__module__ == module.__name__
     }

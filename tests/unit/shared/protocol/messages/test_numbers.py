@@ -23,6 +23,7 @@ from qidpfl_shared.protocol.messages import (
     TaskView,
     UpdateReceipt,
 )
+from qidpfl_shared.protocol.operators import AccountSummary, ClientRound, OpenRound, RoundOutcomes, RoundSummary
 from support.protocol.message_examples import (
     BOUNDED,
     EXAMPLES,
@@ -74,6 +75,12 @@ INTEGERS: list[Place] = [
     (TaskSummary, "paid_micro"),
 ]
 MONEY: list[Place] = [
+    *((RoundSummary, f"{name}_micro") for name in ("reward", "paid", "escrow", "kept")),
+    (OpenRound, "reward_micro"),
+    (ClientRound, "payment_micro"),
+    (ClientRound, "escrow_micro"),
+    (AccountSummary, "earned_micro"),
+    (AccountSummary, "escrow_micro"),
     (TaskSummary, "paid_micro"),
     (RoundOffer, "reward_micro"),
     (ClientResult, "payment_micro"),
@@ -182,5 +189,6 @@ def test_money_ends_at_a_billion_units(read: Reader, micro: int) -> None:
 
 def test_every_field_for_money_is_tested() -> None:
     fields = {(type(message), name) for message in EXAMPLES for name in type(message).model_fields}
-    money = {(kind, name) for kind, name in fields if name.endswith("_micro") and kind is not TaskView}
+    left_out = (TaskView, RoundOutcomes)
+    money = {(kind, name) for kind, name in fields if name.endswith("_micro") and kind not in left_out}
     assert money == set(MONEY)

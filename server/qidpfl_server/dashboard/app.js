@@ -1,0 +1,178 @@
+// The frame: token, routes, the live feed of the open task, and the theme.
+
+import { ApiError, dropToken, Feed, get, setToken, takeToken } from "./api.js";
+import { TaskData } from "./data.js";
+import { fill, h } from "./dom.js";
+import * as clients from "./pages/clients.js";
+import * as events from "./pages/events.js";
+import * as market from "./pages/market.js";
+import * as privacy from "./pages/privacy.js";
+import * as selection from "./pages/selection.js";
+import * as tasks from "./pages/tasks.js";
+
+const PAGES = { market, clients, privacy, selection, events };
+const REFRESH_MS = 700;
+const ANSWERS_MS = 2000;
+const main = document.getElementById("main");
+const top_ = document.getElementById("top");
+const status = h("span", { class: "pill", "data-state": "" });
+let identity = null;
+let task = null;
+let shown = null;
+
+function announce(text) { fill(document.getElementById("announce"), text); }
+
+function theme(next) {
+  const dark = next ? next === "dark" : (sessionStorage.getItem("qidpfl.theme") ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  if (next) sessionStorage.setItem("qidpfl.theme", next);
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+}
+
+function setStatus(word) {
+  status.className = `pill ${word}`;
+  status.dataset.state = word;
+  fill(status, { live: "Live", reconnecting: "Reconnecting", polling: "Polling", ended: "Ended", denied: "No access", "": "" }[word] ?? word);
+}
+
+function head(page) {
+  const current = document.documentElement.dataset.theme;
+  const buttons = [
+    h("button", { type: "button", class: "quiet", onclick: () => { theme(current === "dark" ? "light" : "dark"); route(); } }, current === "dark" ? "Light" : "Dark"),
+    identity ? h("button", { type: "button", class: "quiet", onclick: () => { dropToken(); identity = null; route(); } }, "Sign out") : null,
+  ];
+  fill(top_,
+    h("div", { class: "bar" }, h("a", { class: "brand", href: "#/" }, "QI-DPFL"), task && page ? h("span", { class: "crumb", title: task.data.view?.name ?? "" }, task.data.view?.name ?? "") : null, h("span", { class: "space" }), task && page ? status : null, buttons),
+    task && page ? h("nav", { class: "tabs", "aria-label": "Pages of the task" }, [h("a", { href: "#/" }, "tasks"), Object.keys(PAGES).map((name) => h("a", { href: `#/t/${task.data.taskId}/${name}`, "aria-current": name === page ? "page" : null }, name))]) : null);
+}
+
+function login(message) {
+  const field = h("input", { type: "password", name: "token", autocomplete: "off", required: true });
+  close();
+  head(null);
+  fill(main, h("section", { class: "card login", "aria-labelledby": "login-title" },
+    h("h1", { id: "login-title" }, "QI-DPFL dashboard"),
+    h("p", { class: "hint" }, "The token of a viewer or an admin. It stays in this tab and is sent to this coordinator only. The coordinator's state folder has it in viewer.token."),
+    h("form", { onsubmit: (event) => { event.preventDefault(); setToken(field.value.trim()); identity = null; route(); } },
+      h("label", null, "Token", field), h("p", { class: "error", role: "alert" }, message ?? ""), h("button", { class: "primary" }, "Open"))));
+  document.title = "QI-DPFL";
+  field.focus();
+}
+
+function fail(error, place) {
+  if (error instanceof ApiError && error.status === 401) { dropToken(); identity = null; return login("This token is not valid here, or it was revoked."); }
+  fill(place, error instanceof ApiError ? error.message : "The coordinator does not answer. Trying again.");
+}
+
+function close(keepTask = false) {
+  shown?.stop?.();
+  shown = null;
+  if (!keepTask && task) { task.feed?.stop(); clearTimeout(task.timer); task = null; }
+}
+
+async function route() {
+  theme();
+  if (!takeToken()) return login();
+  const [, kind, taskId, name = "market", clientId] = location.hash.split("/");
+  try {
+    identity ??= await get("/v1/me");
+    if (kind !== "t" || !PAGES[name]) return overview();
+    await openTask(taskId, name, clientId);
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 401) { dropToken(); identity = null; return login("This token is not valid here, or it was revoked."); }
+    if (error instanceof ApiError && error.status === 403 && !identity) { dropToken(); return login("This is not the token of a viewer or an admin."); }
+    const note = h("p", { class: "error", role: "alert" });
+    fill(main, h("section", { class: "card" }, note));
+    fail(error, note);
+    if (!(error instanceof ApiError)) {
+      console.error(error);
+      setTimeout(route, 2000);
+    }
+  }
+}
+
+function overview() {
+  close();
+  head(null);
+  document.title = "Tasks · QI-DPFL";
+  shown = tasks.page({ identity, fail });
+  fill(main, shown.node);
+}
+
+async function openTask(taskId, name, clientId) {
+  if (task?.data.taskId !== taskId) {
+    close();
+    task = { data: new TaskData(taskId), feed: null, timer: 0, pending: null, page: name };
+  } else close(true);
+  const opened = task;
+  const { data } = opened;
+  opened.page = name;
+  const module = PAGES[name];
+  await data.load(["progress", ...(clientId ? ["clients"] : module.needs.filter((need) => need !== "progress"))]);
+  if (task !== opened || opened.page !== name) return;
+  document.title = `${data.view.name} · ${name} · QI-DPFL`;
+  head(name);
+  const go = (id) => { if (id) location.hash = `#/t/${taskId}/clients/${id}`; };
+  shown = clientId ? clients.detail({ data, clientId }) : module.page({ data, go, earlier: () => follow(opened, 0) });
+  const facts = `${data.view.preset ?? "own task"}, ${data.view.state}${data.view.reason ? `: ${data.view.reason}` : ""}`;
+  fill(main, clientId ? null : h("div", { class: "title" }, h("h1", null, data.view.name), h("p", null, facts)), shown.nodes ?? shown.node);
+  await shown.update(data);
+  if (!opened.feed) follow(opened, Math.max(0, data.progress.last_event - 300));
+}
+
+function follow(opened, after) {
+  opened.feed?.stop();
+  const { data } = opened;
+  data.events = [];
+  const known = data.progress.last_event;
+  opened.feed = new Feed(data.taskId, {
+    after,
+    onEvent: (event) => {
+      if (!data.add(event)) return;
+      if (task === opened) shown?.event?.(data);
+      if (event.id > known) refresh(opened, "all");
+      if (event.id > known && event.kind === "round.settled") announce(`Round ${event.round_number} is settled.`);
+    },
+    onChange: (all) => refresh(opened, all ? "all" : "live"),
+    onState: (word) => {
+      if (task !== opened) return;
+      if (word === "denied") { dropToken(); identity = null; return login("This token is not valid here any more."); }
+      if (word === "live" && status.dataset.state === "reconnecting") refresh(opened, "all");
+      setStatus(word);
+    },
+  });
+}
+
+// Changes that arrive together are read together.
+function refresh(opened, part) {
+  opened.pending = part === "all" || opened.pending === "all" ? "all" : "live";
+  if (opened.timer) return;
+  opened.timer = setTimeout(async () => {
+    const wanted = opened.pending;
+    opened.pending = null;
+    if (task === opened && shown) {
+      const module = PAGES[opened.page];
+      const needs = wanted === "all" ? module.needs : module.live ?? [];
+      const page = shown;
+      try {
+        if (wanted === "all") await opened.data.load(needs);
+        else await Promise.all(needs.map((need) => opened.data[`load_${need}`]()));
+        if (shown === page && (wanted === "all" || needs.length)) await page.update(opened.data, wanted);
+      } catch (error) {
+        // The feed reconnects and asks for another refresh.
+        if (error instanceof ApiError && error.status === 401) fail(error, main);
+        else if (!(error instanceof ApiError)) console.warn(error);
+      }
+    }
+    opened.timer = 0;
+    if (opened.pending) refresh(opened, opened.pending);
+  }, REFRESH_MS);
+}
+
+// Answers to the open round have no event: a visible page that shows them asks for them.
+setInterval(() => {
+  if (task && shown && !document.hidden && PAGES[task.page].live && task.data.progress?.round && status.dataset.state === "live") refresh(task, "live");
+}, ANSWERS_MS);
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+addEventListener("hashchange", () => { route().then(() => main.focus({ preventScroll: true })); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (!sessionStorage.getItem("qidpfl.theme")) route(); });
+route();

@@ -1,0 +1,180 @@
+// The market: what rounds cost, what they gave, and which clients the open round waits for.
+
+import { chartCard, figures, legend, plot, roundAxis } from "../charts.js";
+import { fill, h } from "../dom.js";
+import { count, duration, money, percent, short } from "../format.js";
+
+const { Plot } = globalThis;
+export const needs = ["rounds", "progress", "forecast", "lastResult"];
+export const live = ["progress"];
+
+const units = (micro) => micro / 1e6;
+const ANSWERS = ["awaited", "declared", "joined", "delivered", "declined", "missed", "left", "not_invited"];
+
+export function page() {
+  const summary = h("div");
+  const answers = h("div");
+  const left = h("strong");
+  const open = h("section", { class: "card wide", "aria-labelledby": "open-round" },
+    h("header", null, h("h2", { id: "open-round" }, "Open round"), h("span", { class: "hint" }, left)), answers);
+  const cards = [rewards(), accuracy(), loss(), budgets(), participation(), regret()];
+  const grid = h("div", { class: "grid" }, open, cards.map((card) => card.node));
+  let data = null;
+  const timer = setInterval(() => data && countdown(), 1000);
+
+  function countdown() {
+    const round = data.progress?.round;
+    if (!round) return fill(left, data.progress?.paused ? "paused: no new round opens" : "no round is open");
+    const passed = (performance.now() - data.progressAt) / 1000;
+    const declare = round.declare_in_s - passed;
+    const deliver = round.deliver_in_s - passed;
+    fill(left, declare > 0 ? `${duration(declare)} to declare, ${duration(deliver)} to deliver` : deliver > 0 ? `${duration(deliver)} to deliver` : "closing");
+  }
+
+  return {
+    nodes: [summary, grid],
+    update(next, part) {
+      data = next;
+      fill(summary, totals(next));
+      fill(answers, openRound(next));
+      countdown();
+      if (part !== "live") cards.forEach((card) => card.update(next));
+    },
+    stop: () => clearInterval(timer),
+  };
+}
+
+function totals(data) {
+  const settled = data.settled;
+  const last = settled.at(-1);
+  const sum = (key) => settled.reduce((total, round) => total + round[key], 0);
+  const paid = sum("paid_micro") + sum("escrow_micro");
+  const round = data.progress?.round;
+  const evaluated = settled.findLast((one) => one.accuracy !== null);
+  return figures([
+    ["Round", `${settled.length + (round ? 1 : 0)} of ${data.view.horizon}`, round?.attempt > 1 ? `attempt ${round.attempt}` : data.progress?.paused ? "paused" : `${settled.length} settled`],
+    ["Reward", money(round?.reward_micro ?? last?.reward_micro ?? 0), round ? "of the open round" : "of the last round"],
+    ["Paid", money(paid), `of at most ${money(data.view.spec.bounds.reward_total_micro)}`],
+    ["Kept", money(sum("kept_micro")), "rewards not paid out"],
+    ["Accuracy", percent(evaluated?.accuracy), evaluated?.loss !== null && evaluated ? `loss ${short(evaluated.loss)}` : null],
+    ["Clients", count(data.view.clients), round ? `${count(round.clients.filter((one) => one.answer === "awaited" || one.answer === "declared" || one.answer === "joined").length)} awaited` : null],
+  ]);
+}
+
+function openRound(data) {
+  const round = data.progress?.round;
+  if (!round) return h("p", { class: "hint" }, data.progress?.paused ? "The task is paused. The next round opens when an admin resumes it." : data.view.reason ? `The task has ended: ${data.view.reason}.` : "No round is open.");
+  const groups = ANSWERS.map((answer) => [answer, round.clients.filter((one) => one.answer === answer)]).filter(([, of]) => of.length);
+  return [
+    h("p", { class: "hint" }, `Round ${round.round_number}, reward ${money(round.reward_micro)}. `, groups.map(([answer, of]) => `${count(of.length)} ${answer.replace("_", " ")}`).join(", "), ". Budgets are shown after the round."),
+    h("ul", { class: "chips" }, round.clients.slice(0, 200).map((one) => h("li", { class: one.answer }, `${one.ordinal} ${one.answer.replace("_", " ")}`))),
+  ];
+}
+
+const rowsOf = (data) => data.settled.map((round) => ({
+  round: round.round_number, reward: units(round.reward_micro), paid: units(round.paid_micro), escrow: units(round.escrow_micro), kept: units(round.kept_micro),
+  updates: round.updates, invited: round.invited, planned: round.total, declared: round.declared_total, accuracy: round.accuracy, loss: round.loss,
+}));
+const number = (key, label, format = short) => ({ key, label, number: true, format });
+
+function rewards() {
+  return chartCard({
+    title: "Where each reward went", file: "rewards", rows: rowsOf,
+    hint: "Paid to clients, held in escrow until the end, and kept by the operator.",
+    columns: [number("round", "round", String), number("reward", "reward"), number("paid", "paid"), number("escrow", "escrow"), number("kept", "kept"), number("updates", "updates", String), number("invited", "invited", String)],
+    draw(rows, width) {
+      const stacked = rows.flatMap((row) => ["paid", "escrow", "kept"].map((kind) => ({ round: row.round, kind, value: row[kind] }))).filter((one) => one.value > 0);
+      return h("div", null, plot(width, {
+        x: roundAxis(rows, width), y: { label: "units", grid: true, nice: true, ticks: 4, labelArrow: "none", tickSize: 0 },
+        color: { domain: ["paid", "escrow", "kept"], range: ["var(--paid)", "var(--escrow)", "var(--kept)"] },
+        marks: [
+          Plot.rectY(stacked, Plot.stackY({ x1: (d) => d.round - (rows.length > 150 ? 0.5 : 0.4), x2: (d) => d.round + (rows.length > 150 ? 0.5 : 0.4), y: "value", fill: "kind", order: ["paid", "escrow", "kept"] })),
+          Plot.ruleY([0], { stroke: "var(--line)" }),
+        ],
+      }), legend([["paid", "paid"], ["escrow", "escrow"], ["", "kept"]]));
+    },
+  });
+}
+
+function accuracy() {
+  return chartCard({
+    title: "Accuracy", file: "accuracy",
+    hint: (data) => (data.forecast?.status === "fitted" ? `Band: forecast from the round's declared budget, ± ${short(data.forecast.rmse)} (root mean square error).` : "Of the model after each round. The budgets vary too little for a forecast."),
+    rows: (data) => rowsOf(data).filter((row) => row.accuracy !== null).map((row) => ({ ...row, forecast: predicted(data.forecast, row.declared), error: data.forecast?.rmse ?? null })),
+    columns: [number("round", "round", String), number("accuracy", "accuracy", percent), number("forecast", "forecast", percent), number("error", "±", percent)],
+    draw(rows, width) {
+      const banded = rows.filter((row) => row.forecast !== null);
+      return plot(width, {
+        x: roundAxis(rows, width), y: { label: "accuracy, %", grid: true, percent: true, nice: true, ticks: 4, labelArrow: "none", tickSize: 0 },
+        marks: [
+          banded.length > 1 ? Plot.areaY(banded, { x: "round", y1: (d) => d.forecast - d.error, y2: (d) => d.forecast + d.error, fill: "var(--second)", fillOpacity: 0.14 }) : null,
+          banded.length > 1 ? Plot.lineY(banded, { x: "round", y: "forecast", stroke: "var(--second)", strokeDasharray: "3,3" }) : null,
+          Plot.lineY(rows, { x: "round", y: "accuracy", stroke: "var(--paid)", strokeWidth: 1.8 }),
+          rows.length <= 80 ? Plot.dot(rows, { x: "round", y: "accuracy", fill: "var(--paid)", r: 2.5 }) : null,
+        ],
+      });
+    },
+  });
+}
+
+function predicted(forecast, total) {
+  if (forecast?.status !== "fitted" || !total || total < forecast.total_min || total > forecast.total_max) return null;
+  return forecast.ceiling - forecast.drop * Math.exp(-forecast.rate * total);
+}
+
+function loss() {
+  return chartCard({
+    title: "Loss", file: "loss", hint: "On the held-out records, after each round.",
+    rows: (data) => rowsOf(data).filter((row) => row.loss !== null),
+    columns: [number("round", "round", String), number("loss", "loss")],
+    draw: (rows, width) => plot(width, {
+      x: roundAxis(rows, width), y: { label: "loss", grid: true, nice: true, ticks: 4, labelArrow: "none", tickSize: 0 },
+      marks: [Plot.lineY(rows, { x: "round", y: "loss", stroke: "var(--second)", strokeWidth: 1.8 }), rows.length <= 80 ? Plot.dot(rows, { x: "round", y: "loss", fill: "var(--second)", r: 2.5 }) : null],
+    }),
+  });
+}
+
+function budgets() {
+  return chartCard({
+    title: "Budgets: planned and declared", file: "budgets", hint: "Sum of ρ at the equilibrium, and what clients declared.",
+    rows: (data) => rowsOf(data).filter((row) => row.declared !== null),
+    columns: [number("round", "round", String), number("planned", "planned ρ"), number("declared", "declared ρ")],
+    draw: (rows, width) => h("div", null, plot(width, {
+      x: roundAxis(rows, width), y: { label: "ρ", grid: true, zero: true, nice: true, ticks: 4, labelArrow: "none", tickSize: 0 },
+      marks: [
+        Plot.lineY(rows, { x: "round", y: "planned", stroke: "var(--kept)", strokeWidth: 1.8 }),
+        Plot.lineY(rows, { x: "round", y: "declared", stroke: "var(--paid)", strokeWidth: 1.8 }),
+        rows.length <= 80 ? Plot.dot(rows, { x: "round", y: "declared", fill: "var(--paid)", r: 2.5 }) : null,
+      ],
+    }), legend([["", "planned"], ["paid", "declared"]])),
+  });
+}
+
+function participation() {
+  return chartCard({
+    title: "Updates", file: "updates", hint: "How many invited clients delivered.",
+    rows: rowsOf,
+    columns: [number("round", "round", String), number("invited", "invited", String), number("updates", "updates", String)],
+    draw: (rows, width) => h("div", null, plot(width, {
+      x: roundAxis(rows, width), y: { label: "clients", grid: true, zero: true, nice: true, ticks: 4, labelArrow: "none", tickSize: 0 },
+      marks: [
+        Plot.rectY(rows, { x1: (d) => d.round - 0.4, x2: (d) => d.round + 0.4, y1: 0, y2: "invited", fill: "var(--soft)" }),
+        Plot.rectY(rows, { x1: (d) => d.round - 0.4, x2: (d) => d.round + 0.4, y1: 0, y2: "updates", fill: "var(--paid)" }),
+        Plot.ruleY([0], { stroke: "var(--line)" }),
+      ],
+    }), legend([["soft", "invited"], ["paid", "delivered"]])),
+  });
+}
+
+function regret() {
+  return chartCard({
+    title: "Regret in the last round", file: "regret",
+    hint: "What each bidder could have gained by another budget; 0 at the equilibrium.",
+    rows: (data) => (data.lastResult?.clients ?? []).filter((one) => one.regret !== null).map((one) => ({ client: one.ordinal, rho: one.rho, payment: units(one.payment_micro), regret: one.regret })),
+    columns: [number("client", "client", String), number("rho", "ρ"), number("payment", "payment"), number("regret", "regret")],
+    draw: (rows, width) => plot(width, {
+      x: { label: "ρ", nice: true, ticks: 4, labelArrow: "none", tickFormat: "~g" }, y: { label: "regret", grid: true, zero: true, nice: true, ticks: 4, labelArrow: "none", tickFormat: "~g" },
+      marks: [Plot.ruleY([0], { stroke: "var(--line)" }), Plot.dot(rows, { x: "rho", y: "regret", stroke: "var(--paid)", fill: "var(--paid)", fillOpacity: 0.25, r: 4 }), rows.length <= 20 ? Plot.text(rows, { x: "rho", y: "regret", text: (d) => String(d.client), dy: -10 }) : null],
+    }),
+  });
+}

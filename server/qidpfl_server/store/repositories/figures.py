@@ -1,0 +1,166 @@
+"""Sums and columns over many rounds for operators, each read by one statement instead of one per round."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Table, and_, func, select
+
+from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.protocol.messages import RoundState
+
+from ..schema import budgets, clients, invitations, payments, rounds, updates
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSums:
+    """The sums of one round over its clients."""
+
+    paid_micro: int = 0
+    escrow_micro: int = 0
+    invited: int = 0
+    updates: int = 0
+
+
+NO_SUMS = RoundSums()
+
+
+class FigureRows:
+    """Reads only. `first` and `last` are round numbers, both included."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def sums(self, task_id: str, first: int, last: int) -> dict[int, RoundSums]:
+        """The sums of rounds, by their number."""
+        amounts = func.sum(payments.c.amount_micro), func.sum(payments.c.escrow_micro)
+        is_invited = invitations.c.standing == Standing.INVITED
+        paid = self._grouped(payments, task_id, first, last, amounts)
+        sent = self._grouped(updates, task_id, first, last, (func.count(),))
+        invited = self._grouped(invitations, task_id, first, last, (func.count(),), is_invited)
+        return {
+            number: RoundSums(
+                paid_micro=int(paid[number][0]) if number in paid else 0,
+                escrow_micro=int(paid[number][1]) if number in paid else 0,
+                invited=int(invited[number][0]) if number in invited else 0,
+                updates=int(sent[number][0]) if number in sent else 0,
+            )
+            for number in {*paid, *sent, *invited}
+        }
+
+    def answers(self, task_id: str, first: int, last: int) -> Sequence[Any]:
+        """One row for each invitation to a closed round, by round and ordinal: what the client did and got."""
+        query = (
+            select(
+                rounds.c.round_number,
+                rounds.c.state.label("round_state"),
+                clients.c.ordinal,
+                invitations.c.standing,
+                budgets.c.state.label("answer"),
+                budgets.c.rho,
+                updates.c.accepted,
+                updates.c.voided_at,
+                updates.c.received_at,
+                payments.c.amount_micro,
+                payments.c.escrow_micro,
+            )
+            .select_from(self._joined())
+            .where(
+                rounds.c.task_id == task_id,
+                rounds.c.round_number.between(first, last),
+                rounds.c.state != RoundState.OPEN,
+            )
+            .order_by(rounds.c.round_number, clients.c.ordinal)
+        )
+        return self._connection.execute(query).all()
+
+    def answers_of(self, task_id: str, client_id: str) -> Sequence[Any]:
+        """The same for one client in all closed rounds, with what the audit of its updates says."""
+        query = (
+            select(
+                rounds.c.round_number,
+                rounds.c.state.label("round_state"),
+                rounds.c.reward_micro,
+                invitations.c.standing,
+                budgets.c.state.label("answer"),
+                budgets.c.rho,
+                updates.c.accepted,
+                updates.c.voided_at,
+                updates.c.received_at,
+                updates.c.verdict,
+                updates.c.alignment,
+                updates.c.digest,
+                payments.c.amount_micro,
+                payments.c.escrow_micro,
+            )
+            .select_from(self._joined())
+            .where(
+                rounds.c.task_id == task_id,
+                invitations.c.client_id == client_id,
+                rounds.c.state != RoundState.OPEN,
+            )
+            .order_by(rounds.c.round_number)
+        )
+        return self._connection.execute(query).all()
+
+    def earned(self, task_id: str, client_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """(paid, escrow) of clients over all rounds, in micro-units."""
+        query = (
+            select(payments.c.client_id, func.sum(payments.c.amount_micro), func.sum(payments.c.escrow_micro))
+            .where(payments.c.task_id == task_id, payments.c.client_id.in_(client_ids))
+            .group_by(payments.c.client_id)
+        )
+        return {client_id: (int(paid), int(escrow)) for client_id, paid, escrow in self._connection.execute(query)}
+
+    def spent_rho(self, task_id: str, *, after_round: int, up_to_round: int) -> float:
+        """The declared budgets of all updates of these rounds together."""
+        together = and_(*(budgets.c[key] == updates.c[key] for key in ("task_id", "round_number", "client_id")))
+        query = (
+            select(func.sum(budgets.c.rho))
+            .select_from(updates.join(budgets, together))
+            .where(
+                updates.c.task_id == task_id,
+                updates.c.round_number > after_round,
+                updates.c.round_number <= up_to_round,
+            )
+        )
+        return float(self._connection.execute(query).scalar() or 0.0)
+
+    def clients_by_state(self, task_id: str) -> dict[str, int]:
+        """How many clients a task has in each state; those set aside count as `set_aside`."""
+        query = (
+            select(clients.c.state, clients.c.set_aside, func.count())
+            .where(clients.c.task_id == task_id)
+            .group_by(clients.c.state, clients.c.set_aside)
+        )
+        found: dict[str, int] = {}
+        for state, set_aside, count in self._connection.execute(query):
+            key = "set_aside" if set_aside and state == "selected" else str(state)
+            found[key] = found.get(key, 0) + int(count)
+        return found
+
+    def _grouped(
+        self, table: Table, task_id: str, first: int, last: int, columns: tuple[Any, ...], *where: Any
+    ) -> dict[int, tuple[Any, ...]]:
+        query = (
+            select(table.c.round_number, *columns)
+            .where(table.c.task_id == task_id, table.c.round_number.between(first, last), *where)
+            .group_by(table.c.round_number)
+        )
+        return {row[0]: tuple(row[1:]) for row in self._connection.execute(query)}
+
+    @staticmethod
+    def _joined() -> Any:
+        def same(table: Any) -> Any:
+            return and_(*(table.c[key] == invitations.c[key] for key in ("task_id", "round_number", "client_id")))
+
+        return (
+            rounds.join(
+                invitations,
+                and_(invitations.c.task_id == rounds.c.task_id, invitations.c.round_number == rounds.c.round_number),
+            )
+            .join(clients, clients.c.client_id == invitations.c.client_id)
+            .outerjoin(budgets, same(budgets))
+            .outerjoin(updates, same(updates))
+            .outerjoin(payments, same(payments))
+        )
