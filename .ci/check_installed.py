@@ -26,3 +26,9 @@ for name in names:
     for module in imported:
         importlib.import_module(module)
     print(f"qidpfl-{name} {expected}: {len(imported)} modules imported")
+
+if "server" in names:
+    guides = importlib.import_module("qidpfl_server.api.document.guides")
+    for guide in guides.GUIDES:
+        if "<h1" not in guides.guide_page(guide):
+            sys.exit(f"the wheel of qidpfl-server has no guide {guide}")

@@ -20,8 +20,7 @@ from . import errors
 from .auth import CallerCache
 from .context import Context
 from .document import pages
-from .document.guides import guide_text
-from .document.texts import SUMMARY, TAGS
+from .document.texts import TAGS
 from .fast_path import FastPath
 from .limits import RequestLimits
 from .metrics import Metrics
@@ -66,7 +65,6 @@ def create_app(
     app = DocumentedApp(
         title="QI-DPFL coordinator",
         version=PROTOCOL_VERSION,
-        description=SUMMARY + guide_text("contract"),
         lifespan=lifespan,
         openapi_url="/openapi.json" if docs else None,
         docs_url=None,

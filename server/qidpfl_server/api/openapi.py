@@ -11,7 +11,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE
 from qidpfl_shared.protocol.messages import Event
 
+from .document.guides import guide_text
 from .document.security import SCHEMES, security_of
+from .document.texts import SUMMARY
 
 _JSON = "application/json"
 _REFERENCES = "#/components/schemas/{model}"
@@ -54,6 +56,8 @@ class DocumentedApp(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """The document; it is built once."""
         if self.openapi_schema is None:
+            # Read here and not at the start: the coordinator works without its guides.
+            self.description = SUMMARY + guide_text("contract")
             document = super().openapi()
             for route in self._included:
                 if isinstance(route, APIRoute) and route.include_in_schema:
