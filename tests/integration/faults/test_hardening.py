@@ -15,7 +15,15 @@ import httpx
 import pytest
 
 from support.commands import server_command
-from support.coordinators import Coordinator, ScriptedClient, connected, digest_header, running, until_closed
+from support.coordinators import (
+    FILE_UPDATES,
+    Coordinator,
+    ScriptedClient,
+    connected,
+    digest_header,
+    running,
+    until_closed,
+)
 
 pytestmark = pytest.mark.live
 
@@ -228,7 +236,7 @@ def test_a_full_disk_loses_nothing_and_heals_by_itself(small_disk: Path) -> None
 
 def test_a_flipped_bit_is_named_and_never_served(tmp_path: Path) -> None:
     with running(tmp_path) as live:
-        clients = gathered(live, "flipped", game={"horizon": 2})
+        clients = gathered(live, "flipped", game={"horizon": 2}, **FILE_UPDATES)
         for client in clients:
             client.play(offer_to(client))
         offer_to(clients[0], "1.1")

@@ -3,8 +3,10 @@
 import hashlib
 import re
 import signal
+import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,13 @@ def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinato
         yield live
         assert list((live.state_dir / "blobs" / "staging").iterdir()) == []
         assert "0 violated" in live.audit()
+
+
+def blobs_of(coordinator: Coordinator) -> set[str]:
+    """The names of all blobs, files and rows."""
+    with closing(sqlite3.connect(f"file:{coordinator.state_dir}/coordinator.db?mode=ro", uri=True)) as database:
+        rows = {name for (name,) in database.execute("select digest from small_blobs")}
+    return rows | {path.name for path in (coordinator.state_dir / "blobs" / "objects").iterdir()}
 
 
 def give(coordinator: Coordinator, task_id: str, data: bytes, **headers: str) -> httpx.Response:
@@ -74,12 +83,11 @@ def test_bytes_that_are_not_a_model_of_the_task_are_refused_and_leave_nothing(
 ) -> None:
     task_id, _ = coordinator.create_task(f"refused-{hashlib.sha256(repr((data[-9:], headers)).encode()).hexdigest()}")
     before = model_of(coordinator, task_id)
-    blobs = coordinator.state_dir / "blobs" / "objects"
-    known = set(blobs.iterdir())
+    known = blobs_of(coordinator)
     refused = give(coordinator, task_id, data, **headers)
     assert (refused.status_code, refused.json()["code"]) == (status, code)
     assert model_of(coordinator, task_id) == before
-    assert set(blobs.iterdir()) == known
+    assert blobs_of(coordinator) == known
 
 
 def test_a_model_larger_than_the_json_limit_is_accepted(coordinator: Coordinator) -> None:

@@ -95,9 +95,11 @@ def rows(coordinator: Coordinator, table: str, task_id: str) -> list[tuple[Any, 
 
 
 def left_behind(coordinator: Coordinator, data: bytes) -> list[str]:
-    """Files that some bytes have left on the disk."""
-    blobs = coordinator.state_dir / "blobs"
-    found = [path.name for path in (blobs / "objects").iterdir() if path.name == hashlib.sha256(data).hexdigest()]
+    """Files and rows that some bytes have left on the disk."""
+    blobs, digest = coordinator.state_dir / "blobs", hashlib.sha256(data).hexdigest()
+    found = [path.name for path in (blobs / "objects").iterdir() if path.name == digest]
+    with closing(sqlite3.connect(f"file:{coordinator.state_dir}/coordinator.db?mode=ro", uri=True)) as database:
+        found += [name for (name,) in database.execute("select digest from small_blobs where digest = ?", [digest])]
     return found + [path.name for path in (blobs / "staging").iterdir()]
 
 
