@@ -1,6 +1,6 @@
 """Make the pictures of docs/dashboard.md from a real run: ten clients that train on digits, and a real browser.
 
-    .venv/bin/python docs/images/make_dashboard_images.py
+.venv/bin/python docs/images/make_dashboard_images.py
 """
 
 import sys
@@ -13,9 +13,9 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples/demo")]
 
 from processes import Testbed  # noqa: E402
 from scenarios import SCENARIOS  # noqa: E402
-from support.browsers import opened_browser  # noqa: E402
 
 from qidpfl_client.api import AdminApi, connect  # noqa: E402
+from support.browsers import opened_browser  # noqa: E402
 
 PICTURES = {"market": "light", "clients": "light", "privacy": "dark", "selection": "light"}
 SIZE = {"width": 1180, "height": 760}
