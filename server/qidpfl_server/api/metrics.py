@@ -8,7 +8,7 @@ from qidpfl_shared.core.money import MICRO
 from qidpfl_shared.protocol.messages import TaskState
 
 from ..domain import ClientState
-from ..service.overview import TaskFigures
+from ..service.figures import TaskFigures
 from ..service.rounds.settlement_timer import Timing
 
 # Seconds: a small model takes hundredths, a large one with many updates takes minutes.

@@ -11,7 +11,7 @@ import * as selection from "./pages/selection.js";
 import * as tasks from "./pages/tasks.js";
 
 const PAGES = { market, clients, privacy, selection, events };
-const REFRESH_MS = 700;
+const REFRESH_MS = 1000;
 const ANSWERS_MS = 2000;
 const main = document.getElementById("main");
 const top_ = document.getElementById("top");
@@ -115,7 +115,10 @@ async function openTask(taskId, name, clientId) {
   shown = clientId ? clients.detail({ data, clientId }) : module.page({ data, go, earlier: () => follow(opened, 0) });
   const facts = `${data.view.preset ?? "own task"}, ${data.view.state}${data.view.reason ? `: ${data.view.reason}` : ""}`;
   fill(main, clientId ? null : h("div", { class: "title" }, h("h1", null, data.view.name), h("p", null, facts)), shown.nodes ?? shown.node);
-  await shown.update(data);
+  const page = shown;
+  await page.update(data);
+  const again = () => (shown === page ? page.update(data) : null);
+  if (!clientId && module.later) data.read(module.later, again).then(again).catch((error) => console.warn(error));
   if (!opened.feed) follow(opened, Math.max(0, data.progress.last_event - 300));
 }
 
@@ -151,7 +154,7 @@ function refresh(opened, part) {
     opened.pending = null;
     if (task === opened && shown) {
       const module = PAGES[opened.page];
-      const needs = wanted === "all" ? module.needs : module.live ?? [];
+      const needs = wanted === "all" ? [...module.needs, ...(module.later ?? [])] : module.live ?? [];
       const page = shown;
       try {
         if (wanted === "all") await opened.data.load(needs);

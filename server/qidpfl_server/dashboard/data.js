@@ -1,9 +1,12 @@
 // What the pages know of one task. Each part is read when a page needs it, and only extended afterwards.
 
 import { get } from "./api.js";
+import { short } from "./format.js";
 
 const ROUNDS = 1000;
-export const WINDOW = 60;
+const ACCOUNTS = 100;
+const FORECAST_MS = 15000;
+export const WINDOW = 40;
 
 export class TaskData {
   constructor(taskId) {
@@ -14,7 +17,6 @@ export class TaskData {
     this.events = [];
     this.clients = [];
     this.accounts = [];
-    this.statement = null;
     this.progress = null;
     this.forecast = null;
     this.lastResult = null;
@@ -22,8 +24,12 @@ export class TaskData {
 
   async load(needs) {
     this.view = await get(this.path);
-    await Promise.all(needs.map((need) => this[`load_${need}`]()));
+    await this.read(needs);
     return this;
+  }
+
+  async read(needs, more) {
+    await Promise.all(needs.map((need) => this[`load_${need}`](more)));
   }
 
   async load_progress() {
@@ -50,13 +56,31 @@ export class TaskData {
     this.byOrdinal = new Map(this.clients.map((client) => [client.ordinal, client]));
   }
 
-  async load_accounts() {
-    const page = await get(`${this.path}/accounts?limit=1000`);
-    this.accounts = page.accounts;
-    this.statement = page.statement;
+  // In pages, so that a page with many clients shows the first of them at once.
+  async load_accounts(more = () => {}) {
+    let found = [];
+    for (;;) {
+      const { accounts } = await get(`${this.path}/accounts?after=${found.length ? found.at(-1).ordinal : -1}&limit=${ACCOUNTS}`);
+      found = found.concat(accounts);
+      if (found.length > this.accounts.length || accounts.length < ACCOUNTS) this.accounts = found;
+      if (accounts.length < ACCOUNTS) return;
+      more();
+    }
   }
 
+  // The guarantee for every record: the largest account, because a record belongs to one client.
+  get statement() {
+    if (!this.accounts.length) return null;
+    if (this.accounts.some((one) => one.spent_rho === null)) return "No privacy guarantee: at least one release is unprotected.";
+    const largest = this.accounts.reduce((most, one) => (one.spent_rho > most.spent_rho ? one : most));
+    const weaker = this.accounts.filter((one) => one.guarantee === "heuristic").length;
+    return `Every record: ${short(largest.spent_rho)}-zCDP, that is (${short(largest.epsilon)}, ${largest.delta})-DP${weaker ? `; ${weaker} clients have releases that guarantee less than declared` : ""}.`;
+  }
+
+  // The coordinator fits a curve for each answer: a live page asks only now and then.
   async load_forecast() {
+    if (this.forecast && performance.now() - this.forecastAt < FORECAST_MS) return;
+    this.forecastAt = performance.now();
     this.forecast = await get(`${this.path}/forecast`);
   }
 

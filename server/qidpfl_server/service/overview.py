@@ -1,11 +1,11 @@
-"""What operators see of a task as a whole: rounds in lists, the open round, outcomes, accounts, forecast, figures.
+"""What operators see of a task as a whole: rounds in lists, the open round, outcomes, accounts, forecast.
 
 Nothing here shows the budget of an open round.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -13,9 +13,8 @@ from qidpfl_shared.core.forecast import fit_accuracy_curve
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.core.planning import Standing
-from qidpfl_shared.core.privacy.account import PrivacyAccount
+from qidpfl_shared.core.privacy.account import Release
 from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
-from qidpfl_shared.core.privacy.views import system_statement
 from qidpfl_shared.core.utility import training_cost
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.ledger import Ledger
@@ -34,15 +33,14 @@ from qidpfl_shared.protocol.operators import (
     RoundSummary,
 )
 from qidpfl_shared.protocol.presets import PRESETS
-from qidpfl_shared.protocol.releases import release_of
+from qidpfl_shared.protocol.releases import histogram_release, release_of, round_release
 
 from ..clock import Micros, as_datetime, seconds_left
-from ..domain import Budget, BudgetState, Client, ClientState, Round, RoundInvitation, Task
+from ..domain import Budget, BudgetState, Client, ClientState, EscrowSettlement, Round, RoundInvitation, Task
 from ..errors import RequestRefused
 from ..store.repositories.figures import NO_SUMS, RoundSums
 from ..store.transaction import Transaction
 from .lifecycle import get_task
-from .rounds.accounts import privacy_accounts
 from .views import last_closed_round, ledger
 
 
@@ -228,66 +226,113 @@ def account_page(tx: Transaction, task_id: str, after: int, limit: int) -> Accou
     task = get_task(tx, task_id)
     clients = tx.clients.of_task(task_id)
     page = [client for client in clients if client.ordinal > after][:limit]
-    statement = None
-    if len(page) == len(clients):
-        statement = str(
-            system_statement(accounts=_closed_accounts(tx, task, page).values(), delta=task.spec.privacy.delta)
-        )
-    return AccountPage(accounts=tuple(_accounts(tx, task, page)), statement=statement)
+    accounts = _accounts(tx, task, page)
+    return AccountPage(accounts=tuple(accounts), statement=_statement(accounts) if len(page) == len(clients) else None)
 
 
-def _closed_accounts(tx: Transaction, task: Task, clients: Sequence[Client]) -> dict[str, PrivacyAccount]:
-    """The privacy accounts without what was sent in the open round."""
-    latest = tx.rounds.latest(task.task_id)
-    left_out = {release_of(latest.round_number)} if latest is not None and latest.state is RoundState.OPEN else set()
-    return {
-        client_id: PrivacyAccount(
-            lifetime_rho=account.lifetime_rho,
-            accept_unproven=True,
-            releases=tuple(release for release in account.releases if release.name not in left_out),
-        )
-        for client_id, account in privacy_accounts(tx, task, clients).items()
-    }
+def _statement(accounts: Sequence[AccountSummary]) -> str | None:
+    """The guarantee for every record: that of the largest account, because a record belongs to one client."""
+    if not accounts:
+        return None
+    if any(account.spent_rho is None for account in accounts):
+        return "no privacy guarantee: at least one release is unprotected"
+    largest = max(accounts, key=lambda account: account.spent_rho or 0.0)
+    weaker = sum(account.guarantee == "heuristic" for account in accounts)
+    caveat = f"; {weaker} clients have releases that guarantee less than declared" if weaker else ""
+    return f"every record: {largest.spent_rho:.4g}-zCDP, that is ({largest.epsilon:.4g}, {largest.delta:g})-DP{caveat}"
+
+
+@dataclass
+class _Spent:
+    """The releases of one client as numbers: a task may have half a million of them."""
+
+    proven: list[float] = field(default_factory=list)
+    sold: list[float] = field(default_factory=list)
+    unproven: bool = False
+
+    def add(self, release: Release) -> None:
+        self.proven.append(release.proven_rho)
+        self.unproven = self.unproven or release.unproven
+
+
+def _spent(tx: Transaction, task: Task, clients: Sequence[Client]) -> dict[str, _Spent]:
+    """What each client has released, without the open round."""
+    latest, privacy = tx.rounds.latest(task.task_id), task.spec.privacy
+    open_round = latest.round_number if latest is not None and latest.state is RoundState.OPEN else None
+    sizes = {client.client_id: client.size or 1 for client in clients}
+    found = {client.client_id: _Spent() for client in clients}
+    for client in clients:
+        if client.has_histogram:
+            found[client.client_id].add(histogram_release(client.histogram_rho))
+    # Many releases have the same budget, or the mechanism gives the same bound: each is computed once.
+    known: dict[tuple[float, int], Release] = {}
+    for number, client_id, rho in tx.rounds.spent_budgets(task.task_id, sizes.keys()):
+        if number == open_round:
+            continue
+        key = rho, sizes[client_id]
+        if key not in known:
+            known[key] = round_release(privacy=privacy, round_number=number, rho=rho, size=key[1])
+        found[client_id].add(known[key])
+        found[client_id].sold.append(rho)
+    return found
 
 
 def _accounts(tx: Transaction, task: Task, clients: Sequence[Client]) -> list[AccountSummary]:
     if not clients:
         return []
-    accounts = _closed_accounts(tx, task, clients)
+    releases = _spent(tx, task, clients)
     earned = tx.figures.earned(task.task_id, [client.client_id for client in clients])
-    released = tx.payments.escrow_settlements(task.task_id)
+    settlements = tx.payments.escrow_settlements(task.task_id)
     latest = tx.rounds.latest(task.task_id)
     answering: set[str] = set()
     if latest is not None and latest.state is RoundState.OPEN:
         budgets = tx.rounds.budgets(task.task_id, latest.round_number)
         answering = {key for key, budget in budgets.items() if budget.state is not BudgetState.DECLINED}
-    epsilons: dict[float, float] = {}
-    found = []
-    for client in clients:
-        account = accounts[client.client_id]
-        spent, remaining = account.spent_rho, account.remaining_rho
-        paid, escrow = earned.get(client.client_id, (0, 0))
-        settled = released.get(client.client_id)
-        if math.isfinite(spent) and spent not in epsilons:
-            epsilons[spent] = epsilon_from_rho(rho=spent, delta=task.spec.privacy.delta)
-        unproven = any(release.unproven for release in account.releases)
-        found.append(
-            AccountSummary(
-                client_id=client.client_id,
-                ordinal=client.ordinal,
-                releases=len(account.releases),
-                spent_rho=spent if math.isfinite(spent) else None,
-                epsilon=epsilons.get(spent),
-                delta=task.spec.privacy.delta,
-                guarantee="none" if math.isinf(spent) else "heuristic" if unproven else "proven",
-                lifetime_rho=client.lifetime_rho,
-                left_rho=remaining if math.isfinite(remaining) else None,
-                answering=client.client_id in answering,
-                earned_micro=paid + (0 if settled is None or settled.forfeited else settled.amount_micro),
-                escrow_micro=escrow,
-            )
+    return [
+        _account(
+            task,
+            client,
+            releases[client.client_id],
+            earned.get(client.client_id, (0, 0)),
+            settlements.get(client.client_id),
+            answering=client.client_id in answering,
         )
-    return found
+        for client in clients
+    ]
+
+
+def _account(
+    task: Task,
+    client: Client,
+    released: _Spent,
+    earned: tuple[int, int],
+    settlement: EscrowSettlement | None,
+    *,
+    answering: bool,
+) -> AccountSummary:
+    spent, delta = math.fsum(released.proven), task.spec.privacy.delta
+    lifetime = math.inf if client.lifetime_rho is None or released.unproven else client.lifetime_rho
+    paid, escrow = earned
+    cost = training_cost(
+        rho=math.fsum(released.sold),
+        privacy_value=client.privacy_value or 1.0,
+        privacy_weight=task.spec.game.privacy_weight,
+    )
+    return AccountSummary(
+        client_id=client.client_id,
+        ordinal=client.ordinal,
+        releases=len(released.proven),
+        spent_rho=spent if math.isfinite(spent) else None,
+        epsilon=epsilon_from_rho(rho=spent, delta=delta) if math.isfinite(spent) else None,
+        delta=delta,
+        guarantee="none" if math.isinf(spent) else "heuristic" if released.unproven else "proven",
+        lifetime_rho=client.lifetime_rho,
+        left_rho=max(0.0, lifetime - spent) if math.isfinite(lifetime) else None,
+        answering=answering,
+        earned_micro=paid + (0 if settlement is None or settlement.forfeited else settlement.amount_micro),
+        escrow_micro=escrow,
+        utility=from_micro(paid + escrow) - cost,
+    )
 
 
 def forecast(tx: Transaction, task_id: str) -> Forecast:
@@ -311,46 +356,4 @@ def forecast(tx: Transaction, task_id: str) -> Forecast:
         total_min=fit.curve.total_min,
         total_max=fit.curve.total_max,
         rmse=fit.rmse,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskFigures:
-    """The figures of one task for the metrics."""
-
-    task: Task
-    round_number: int
-    closed_round: int
-    clients: dict[str, int]
-    reward_micro: int
-    paid_micro: int
-    kept_micro: int
-    accuracy: float | None
-    spent_rho: float
-
-
-def task_figures(tx: Transaction, limit: int, known: dict[str, TaskFigures]) -> list[TaskFigures]:
-    """The figures of the newest tasks. `known` has earlier figures: sums over closed rounds are only extended."""
-    return [_figures(tx, task, known.get(task.task_id)) for task in tx.tasks.all()[-limit:]]
-
-
-def _figures(tx: Transaction, task: Task, known: TaskFigures | None) -> TaskFigures:
-    latest = tx.rounds.latest(task.task_id)
-    # All rounds before the latest are settled. A void one may open again, and is not counted yet.
-    closed = 0 if latest is None else latest.round_number - (latest.state is not RoundState.SETTLED)
-    before = 0 if known is None else known.closed_round
-    rounds = tx.rounds.between(task.task_id, before + 1, closed)
-    accuracies = [round_.accuracy for round_ in rounds if round_.accuracy is not None]
-    return TaskFigures(
-        task=task,
-        round_number=0 if latest is None else latest.round_number,
-        closed_round=closed,
-        clients=tx.figures.clients_by_state(task.task_id),
-        reward_micro=0 if latest is None else latest.reward_micro,
-        paid_micro=(0 if known is None else known.paid_micro)
-        + sum(tx.payments.totals_micro(task.task_id, after_round=before).values()),
-        kept_micro=(0 if known is None else known.kept_micro) + sum(round_.kept_micro or 0 for round_ in rounds),
-        accuracy=accuracies[-1] if accuracies else None if known is None else known.accuracy,
-        spent_rho=(0.0 if known is None else known.spent_rho)
-        + tx.figures.spent_rho(task.task_id, after_round=before, up_to_round=closed),
     )

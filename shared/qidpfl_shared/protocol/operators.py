@@ -179,6 +179,7 @@ class AccountSummary(Message):
     answering: bool = Field(description="true: the client has declared a budget in the open round, which is reserved")
     earned_micro: Micro
     escrow_micro: Micro = Field(description="what closed rounds have held back in all")
+    utility: float = Field(description="payments and escrow minus the cost of the budgets of all updates")
 
 
 class AccountPage(Message):

@@ -160,6 +160,7 @@ ACCOUNT = AccountSummary(
     answering=True,
     earned_micro=7,
     escrow_micro=1,
+    utility=-0.5,
 )
 OPERATOR_EXAMPLES: tuple[Message, ...] = (
     Identity(role=OperatorRole.VIEWER, task_id="t-1"),

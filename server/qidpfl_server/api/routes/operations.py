@@ -9,7 +9,7 @@ from qidpfl_shared.protocol.signatures import KeyList
 
 from ...errors import RequestRefused, StoreBusy
 from ...identifiers import same_secret
-from ...service.overview import task_figures
+from ...service.figures import task_figures
 from ..auth import Bearer, Callers, identify
 from ..context import Ctx
 from ..document.security import requirement

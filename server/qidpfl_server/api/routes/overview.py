@@ -97,6 +97,7 @@ _ACCOUNT = {
     "answering": True,
     "earned_micro": 5_000_000,
     "escrow_micro": 0,
+    "utility": 1.4,
 }
 RoundAfter = Annotated[int, Query(ge=0, le=1_000_000, description="the number of the last round that is known")]
 _outcome_list: TypeAdapter[list[RoundOutcomes]] = TypeAdapter(list[RoundOutcomes])

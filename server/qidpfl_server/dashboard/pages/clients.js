@@ -6,7 +6,8 @@ import { dataTable, fill, h } from "../dom.js";
 import { moment, money, OUTCOMES, short } from "../format.js";
 
 const { Plot, d3 } = globalThis;
-export const needs = ["clients", "accounts", "outcomes"];
+export const needs = ["clients", "outcomes"];
+export const later = ["accounts"];
 const units = (micro) => micro / 1e6;
 const MARKS = { n: "–", m: "×", b: "!", r: "✕", v: "∅", u: "·" };
 
@@ -72,7 +73,6 @@ function clientTable(data, go) {
   const seen = new Map();
   for (const round of data.outcomes) round.ordinals.forEach((ordinal, k) => { if (round.outcomes[k] === "d") seen.set(ordinal, (seen.get(ordinal) ?? 0) + 1); });
   const rows = data.clients.map((client) => ({ ...client, ...(accounts.get(client.client_id) ?? {}), delivered: seen.get(client.ordinal) ?? 0 }));
-  const weight = data.view.spec.game.privacy_weight;
   const columns = [
     { key: "ordinal", label: "client", number: true, cell: (row) => h("a", { href: link(data, row.client_id), onclick: (event) => { event.preventDefault(); go(row.client_id); } }, row.ordinal) },
     { key: "state", label: "standing", cell: (row) => (row.set_aside ? "set aside" : row.state) + (row.flagged ? ", flagged" : "") },
@@ -81,7 +81,7 @@ function clientTable(data, go) {
     { key: "delivered", label: `delivered (last ${data.outcomes.length})`, number: true },
     { key: "spent_rho", label: "spent ρ", number: true, format: short },
     { key: "earned_micro", label: "paid", number: true, format: money },
-    { key: "utility", label: "utility ≈", number: true, cell: (row) => (row.spent_rho === undefined || row.spent_rho === null ? "–" : short(units(row.earned_micro + row.escrow_micro) - weight * (row.privacy_value ?? 1) * Math.max(0, row.spent_rho - (row.histogram_rho ?? 0)))) },
+    { key: "utility", label: "utility", number: true, format: short },
     { key: "client_id", label: "id", cell: (row) => h("code", null, row.client_id) },
   ];
   return rows.length ? dataTable(columns, rows, { label: "All clients" }) : h("p", { class: "empty" }, "No client has enrolled yet.");

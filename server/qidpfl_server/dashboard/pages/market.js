@@ -5,7 +5,8 @@ import { fill, h } from "../dom.js";
 import { count, duration, money, percent, short } from "../format.js";
 
 const { Plot } = globalThis;
-export const needs = ["rounds", "progress", "forecast", "lastResult"];
+export const needs = ["rounds", "progress"];
+export const later = ["forecast", "lastResult"];
 export const live = ["progress"];
 
 const units = (micro) => micro / 1e6;

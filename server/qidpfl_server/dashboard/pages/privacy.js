@@ -5,7 +5,8 @@ import { dataTable, fill, h } from "../dom.js";
 import { GUARANTEES, money, short } from "../format.js";
 
 const { Plot } = globalThis;
-export const needs = ["accounts"];
+export const needs = [];
+export const later = ["accounts"];
 
 export function page() {
   const statement = h("p", { class: "guarantee" });
@@ -38,7 +39,7 @@ export function page() {
     node: h("div", { class: "grid" }, card, spent.node, list),
     update(data) {
       const privacy = data.view.spec.privacy;
-      fill(statement, data.statement ? `${data.statement[0].toUpperCase()}${data.statement.slice(1)}.` : "The guarantee is stated for tasks with up to 1,000 clients.");
+      fill(statement, data.statement ?? "No client has released anything yet.");
       fill(words, `Mechanism ${privacy.mechanism.name}, ${privacy.noise ? "with noise" : "noise off"}. The open round is not counted: it would show a budget. A record belongs to one client, so the largest account is the guarantee of all.`);
       spent.update(data);
       fill(table, data.accounts.length ? dataTable([

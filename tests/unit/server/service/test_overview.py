@@ -7,6 +7,7 @@ import pytest
 
 from qidpfl_server.ops.export import read_export
 from qidpfl_server.ops.tables import COLUMNS, TableName, last_exported_round, table_part, whole_rows
+from qidpfl_server.service.figures import task_figures
 from qidpfl_server.service.overview import (
     account_page,
     client_rounds,
@@ -15,7 +16,6 @@ from qidpfl_server.service.overview import (
     round_outcomes,
     round_progress,
     round_summaries,
-    task_figures,
 )
 from qidpfl_shared.protocol.messages import RoundState
 from qidpfl_shared.protocol.operators import AnswerState
@@ -99,6 +99,8 @@ def test_accounts_are_the_ledgers_without_the_open_round(played: tuple[ServedTas
     for account, client in zip(page.accounts, clients, strict=True):
         ledger = task.cases.read(lambda tx, own=client: closed_ledger(tx, task.now, own.now))  # type: ignore[misc]
         assert (account.spent_rho, account.epsilon) == (ledger.spent_rho, ledger.epsilon)
+        own = task.cases.read(lambda tx, own=client: client_rounds(tx, task.task_id, own.client_id))  # type: ignore[misc]
+        assert math.isclose(account.utility, sum(one.utility for one in own))
         assert account.earned_micro == ledger.earned_micro == client.ledger().earned_micro
     silent = clients[3].ledger()
     assert page.accounts[3].spent_rho == silent.spent_rho and page.accounts[3].guarantee == "proven"
