@@ -11,8 +11,8 @@ import * as selection from "./pages/selection.js";
 import * as tasks from "./pages/tasks.js";
 
 const PAGES = { market, clients, privacy, selection, events };
-const REFRESH_MS = 1000;
-const ANSWERS_MS = 2000;
+const REFRESH_MS = 2000;
+const ANSWERS_MS = 3000;
 const main = document.getElementById("main");
 const top_ = document.getElementById("top");
 const status = h("span", { class: "pill", "data-state": "" });

@@ -5,7 +5,7 @@ import { short } from "./format.js";
 
 const ROUNDS = 1000;
 const ACCOUNTS = 100;
-const FORECAST_MS = 15000;
+const FORECAST_MS = 30000;
 export const WINDOW = 40;
 
 export class TaskData {
