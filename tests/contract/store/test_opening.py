@@ -62,6 +62,8 @@ LATER_COLUMNS = (
     ("invitations", "rho_limit"),
     ("budgets", "attempt"),
     ("payments", "escrow_micro"),
+    *(("tasks", column) for column in ("paused_at", "declare_s", "deliver_s")),
+    ("enrolment_codes", "revoked_at"),
 )
 
 

@@ -1,10 +1,12 @@
 """The clients in examples/, unchanged, each as several processes against a live coordinator."""
 
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import IO
 
@@ -83,8 +85,10 @@ def pure_noise(coordinator: Coordinator, ledgers: list[Ledger]) -> npt.NDArray[n
     black = np.flatnonzero(load_digits().data.max(axis=0) == 0)
     drawn = []
     for entry in (entry for ledger in ledgers for entry in ledger.entries if entry.release != "histogram"):
-        (stored,) = coordinator.state_dir.rglob(f"*{entry.digest}*")
-        update = np.frombuffer(stored.read_bytes(), dtype="<f4")
+        # Small updates are rows of the database.
+        with closing(sqlite3.connect(coordinator.state_dir / "coordinator.db")) as database:
+            ((stored,),) = database.execute("select data from small_blobs where digest = ?", [entry.digest])
+        update = np.frombuffer(stored, dtype="<f4")
         noise_std = GradientOnceMechanism(clip_norm=1.0).noise_std(rho=entry.rho, size=RECORDS)
         drawn.append(update[:640].reshape(10, 64)[:, black].ravel() / noise_std)
     return np.concatenate(drawn).astype(np.float64)
