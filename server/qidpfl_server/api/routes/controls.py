@@ -38,7 +38,11 @@ async def pause(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 
 
-@router.put("/deadlines", summary="Change the deadlines", responses=responses(*_CHANGE, *JSON_BODY))
+@router.put(
+    "/deadlines",
+    summary="Change the deadlines",
+    responses=responses(*_CHANGE, *JSON_BODY, ErrorCode.STORAGE_FULL),
+)
 async def put_deadlines(
     context: Ctx,
     caller: Admin,
