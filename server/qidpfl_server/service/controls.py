@@ -17,7 +17,6 @@ from ..store.transaction import Transaction
 from .lifecycle import get_task, get_task_for_update
 from .rounds.planning import open_round
 
-_DEADLINES = "task.deadlines"
 # So many characters of the hash of a code name it.
 _CODE_ID = 24
 
@@ -58,13 +57,13 @@ def set_deadlines(tx: Transaction, task_id: str, wanted: Deadlines, now: Micros)
         "declare_s": rules.declare_s if wanted.declare_s is None else wanted.declare_s,
         "deliver_s": rules.deliver_s if wanted.deliver_s is None else wanted.deliver_s,
     }
-    tx.events.add(task_id, _DEADLINES, at=now, detail=json.dumps(applied))
+    tx.events.add(task_id, "task.deadlines", at=now, detail=json.dumps(applied))
     tx.touch(task_id)
 
 
 def changed_deadlines(tx: Transaction, task: Task) -> Iterator[tuple[float, float]]:
     """(declare_s, deliver_s) that operators have set, in the order of the changes."""
-    for event in tx.events.of_kind(task.task_id, _DEADLINES):
+    for event in tx.events.of_kind(task.task_id, "task.deadlines"):
         try:
             applied = json.loads(event.detail or "")
             yield float(applied["declare_s"]), float(applied["deliver_s"])

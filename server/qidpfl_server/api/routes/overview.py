@@ -219,7 +219,16 @@ async def get_forecast(context: Ctx, caller: Operator, task_id: TaskId) -> Forec
     tags=["reading"],
     summary="Export a table",
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/csv": {}, "application/json": {}}}, **responses(*_READ)},
+    responses={
+        200: {
+            "description": "the rows, as a stream",
+            "content": {
+                "text/csv": {"schema": {"type": "string", "description": "a header and one line for each row"}},
+                "application/json": {"schema": {"type": "array", "items": {"type": "object"}}},
+            },
+        },
+        **responses(*_READ),
+    },
 )
 async def export_table(
     context: Ctx,
