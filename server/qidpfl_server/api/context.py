@@ -13,6 +13,7 @@ from ..clock import Clock, Micros
 from ..ops.tokens import Secrets
 from ..plugins.rules import RuleRegistry
 from ..service.credentials import Credential, find_credential
+from ..service.figures import task_figures
 from ..service.notifications import ChangeNotifier
 from ..service.rounds.submissions import Delivery, find_receipts
 from ..service.scheduler import Scheduler
@@ -27,6 +28,7 @@ from .rates import CallerRates, EnrolmentLimits
 from .uploads import UploadReceiver
 
 Result = TypeVar("Result")
+_GAUGES_MAX_AGE_S = 1.0
 
 
 class Context:
@@ -58,6 +60,8 @@ class Context:
         # Readiness has a thread of its own: it does not wait behind other readers.
         self._readiness_reader = anyio.CapacityLimiter(1)
         self.readiness = SharedAnswer(self._check_readiness)
+        # A flood of requests for the metrics must not read all tasks for each of them.
+        self.task_gauges = SharedAnswer(self._read_task_gauges, max_age_s=_GAUGES_MAX_AGE_S)
         self.uploads = UploadReceiver(settings.max_uploads)
         self.enrolments = EnrolmentLimits(settings.enrolments_per_s)
         self.downloads = DownloadCache()
@@ -80,6 +84,10 @@ class Context:
 
     async def _check_readiness(self) -> None:
         await anyio.to_thread.run_sync(self.store.read, lambda tx: tx.change_counter(), limiter=self._readiness_reader)
+
+    async def _read_task_gauges(self) -> None:
+        gauges = self.metrics.tasks
+        gauges.set(await self.read(lambda tx: task_figures(tx, gauges.LIMIT, gauges.known)))
 
     async def write(self, work: Callable[[Transaction], Result]) -> Result:
         """Run a writing transaction. It shares one commit with the others that wait."""

@@ -25,17 +25,19 @@ class SharedAnswer(Generic[Answer]):
         work: Callable[[], Awaitable[Answer]],
         *,
         timeout_s: float = _TIMEOUT_S,
+        max_age_s: float = _MAX_AGE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._work = work
         self._timeout_s = timeout_s
+        self._max_age_s = max_age_s
         self._clock = clock
         self._running: asyncio.Task[Answer] | None = None
         self._ended_at = 0.0
 
     async def get(self) -> Answer:
         """The answer, or the error that `work` raised."""
-        if self._running is None or (self._running.done() and self._clock() - self._ended_at > _MAX_AGE_S):
+        if self._running is None or (self._running.done() and self._clock() - self._ended_at > self._max_age_s):
             self._running = asyncio.create_task(self._run())
             # An error that comes after the last caller has gone is of no interest.
             self._running.add_done_callback(lambda task: task.cancelled() or task.exception())

@@ -17,7 +17,6 @@ from .fields import (
     Micro,
     Moment,
     Name,
-    PositiveCount,
     Rho,
     RoundNumber,
     Seconds,
@@ -215,7 +214,8 @@ class EnrolmentCodeInfo(Message):
 class CreateCodes(Message):
     """New enrolment codes of a task."""
 
-    count: PositiveCount = Field(default=1, le=1000)
+    # Not a `PositiveCount`: pydantic would apply the larger one of the two limits.
+    count: int = Field(default=1, ge=1, le=1000)
     single_use: bool = Field(default=True, description="false: many clients may use each code, for testbeds")
 
 

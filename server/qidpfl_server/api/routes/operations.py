@@ -9,7 +9,6 @@ from qidpfl_shared.protocol.signatures import KeyList
 
 from ...errors import RequestRefused, StoreBusy
 from ...identifiers import same_secret
-from ...service.figures import task_figures
 from ..auth import Bearer, Callers, identify
 from ..context import Ctx
 from ..document.security import requirement
@@ -66,6 +65,5 @@ async def metrics(request: Request, context: Ctx, callers: Callers, credentials:
             raise RequestRefused(ErrorCode.UNAUTHENTICATED)
         if (await identify(request, context, callers, credentials)).task_id is not None:
             raise RequestRefused(ErrorCode.UNAUTHENTICATED)
-    gauges = context.metrics.tasks
-    gauges.set(await context.read(lambda tx: task_figures(tx, gauges.LIMIT, gauges.known)))
+    await context.task_gauges.get()
     return Response(generate_latest(context.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -113,3 +113,10 @@ def test_a_revoked_code_lets_no_further_client_in(cases: UseCases) -> None:
     first.send_profile()
     with pytest.raises(RequestRefused, match=ErrorCode.NOT_FOUND.value):
         cases.write(lambda tx: revoke_code(tx, task.task_id, "0" * 24, now))
+
+
+@pytest.mark.parametrize("count", [0, 1001, 3_482_292])
+def test_a_request_makes_a_bounded_number_of_codes(count: int) -> None:
+    """Catches a limit that is not applied: millions of codes would hold up the writer of the store for minutes."""
+    with pytest.raises(ValueError, match="count"):
+        CreateCodes(count=count)
