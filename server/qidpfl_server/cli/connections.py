@@ -15,8 +15,8 @@ _WANTED_FILES = 65_536
 _RESERVED_CONNECTIONS = 32
 # New connections of one address. A client keeps its connection, so only a restart brings many at once.
 _NEW_PER_S = 100.0
-# A connection above that rate is not read for at most this time. Longer, it would time out a health check.
-_LONGEST_DELAY_S = 2.0
+# A connection above that rate is not read for at most this time: honest clients of the same address wait as long.
+_LONGEST_DELAY_S = 0.5
 
 
 @dataclass(frozen=True)
