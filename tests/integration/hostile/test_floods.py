@@ -117,7 +117,7 @@ def test_a_new_connection_for_every_request_gets_few_answers(live: Coordinator) 
     with flooded(live.url, requests, connections=16, source=OTHER_ADDRESS, reconnect=True) as flood:
         time.sleep(8)
         # Other addresses do not wait.
-        assert health_s(live) < 1
+        assert health_s(live) < 5
     # The burst, the rate, and what waits for at most half a second on 16 connections.
     assert 0 < sum(flood.statuses.values()) < 1000 + 100 * 20 + 2 * 16 * 20
 
