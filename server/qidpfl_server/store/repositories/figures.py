@@ -10,6 +10,7 @@ from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState
 
 from ..schema import budgets, clients, invitations, payments, rounds, updates
+from .round_statements import DELIVERED_BUDGETS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,19 @@ class RoundSums:
 
 
 NO_SUMS = RoundSums()
+# What a client did in a round and what it got.
+_ANSWER = (
+    rounds.c.round_number,
+    rounds.c.state.label("round_state"),
+    invitations.c.standing,
+    budgets.c.state.label("answer"),
+    budgets.c.rho,
+    updates.c.accepted,
+    updates.c.voided_at,
+    updates.c.received_at,
+    payments.c.amount_micro,
+    payments.c.escrow_micro,
+)
 
 
 class FigureRows:
@@ -51,19 +65,7 @@ class FigureRows:
     def answers(self, task_id: str, first: int, last: int) -> Sequence[Any]:
         """One row for each invitation to a closed round, by round and ordinal: what the client did and got."""
         query = (
-            select(
-                rounds.c.round_number,
-                rounds.c.state.label("round_state"),
-                clients.c.ordinal,
-                invitations.c.standing,
-                budgets.c.state.label("answer"),
-                budgets.c.rho,
-                updates.c.accepted,
-                updates.c.voided_at,
-                updates.c.received_at,
-                payments.c.amount_micro,
-                payments.c.escrow_micro,
-            )
+            select(*_ANSWER, clients.c.ordinal)
             .select_from(self._joined())
             .where(
                 rounds.c.task_id == task_id,
@@ -77,22 +79,7 @@ class FigureRows:
     def answers_of(self, task_id: str, client_id: str) -> Sequence[Any]:
         """The same for one client in all closed rounds, with what the audit of its updates says."""
         query = (
-            select(
-                rounds.c.round_number,
-                rounds.c.state.label("round_state"),
-                rounds.c.reward_micro,
-                invitations.c.standing,
-                budgets.c.state.label("answer"),
-                budgets.c.rho,
-                updates.c.accepted,
-                updates.c.voided_at,
-                updates.c.received_at,
-                updates.c.verdict,
-                updates.c.alignment,
-                updates.c.digest,
-                payments.c.amount_micro,
-                payments.c.escrow_micro,
-            )
+            select(*_ANSWER, rounds.c.reward_micro, updates.c.verdict, updates.c.alignment, updates.c.digest)
             .select_from(self._joined())
             .where(
                 rounds.c.task_id == task_id,
@@ -114,10 +101,9 @@ class FigureRows:
 
     def spent_rho(self, task_id: str, *, after_round: int, up_to_round: int) -> float:
         """The declared budgets of all updates of these rounds together."""
-        together = and_(*(budgets.c[key] == updates.c[key] for key in ("task_id", "round_number", "client_id")))
         query = (
             select(func.sum(budgets.c.rho))
-            .select_from(updates.join(budgets, together))
+            .select_from(DELIVERED_BUDGETS)
             .where(
                 updates.c.task_id == task_id,
                 updates.c.round_number > after_round,

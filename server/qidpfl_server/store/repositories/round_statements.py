@@ -25,6 +25,11 @@ OF_CLIENTS = {
     for table, query in OF_ROUND.items()
 }
 
+# Each update with the budget that was declared for it.
+DELIVERED_BUDGETS = budgets.join(
+    updates, and_(*(budgets.c[key] == updates.c[key] for key in ("task_id", "round_number", "client_id")))
+)
+
 INSERT = {table: insert(table) for table in (rounds, invitations, updates)}
 UPDATE_COUNT = (
     select(func.count())
@@ -35,11 +40,7 @@ UPDATE_COUNT = (
 RANGE = OF_TASK.where(rounds.c.round_number.between(bindparam("first"), bindparam("last")))
 ANSWER_TIMES = (
     select(updates.c.round_number, budgets.c.recorded_at, updates.c.received_at)
-    .select_from(
-        updates.join(
-            budgets, and_(*(budgets.c[key] == updates.c[key] for key in ("task_id", "round_number", "client_id")))
-        )
-    )
+    .select_from(DELIVERED_BUDGETS)
     .where(updates.c.task_id == _task_id, updates.c.round_number.between(bindparam("first"), bindparam("last")))
 )
 # A parameter must not have the name of a column that is set.
@@ -112,13 +113,8 @@ DECLINED = (
 
 SPENT = (
     select(budgets.c.round_number, budgets.c.client_id, budgets.c.rho)
-    .select_from(
-        budgets.join(
-            updates, and_(*(budgets.c[key] == updates.c[key] for key in ("task_id", "round_number", "client_id")))
-        )
-    )
-    .where(budgets.c.task_id == _task_id)
+    .select_from(DELIVERED_BUDGETS)
+    .where(budgets.c.task_id == _task_id, budgets.c.round_number > bindparam("after_round"))
     .order_by(budgets.c.round_number)
 )
-SPENT = SPENT.where(budgets.c.round_number > bindparam("after_round"))
 SPENT_BY_SOME = SPENT.where(budgets.c.client_id.in_(bindparam("client_ids", expanding=True)))
