@@ -95,7 +95,7 @@ def test_a_seeded_bug_is_found(bug: str, reports: dict[str, Future[ConformanceRe
 
 def conform(run: str, *options: str) -> dict[str, dict[str, str]]:
     """The findings of `qidpfl-client conform --play coordinator`, as its own process; fails unless it passes."""
-    command = [PROGRAM, "conform", "--play", "coordinator", "--run", run, "--json", *options]
+    command: list[str | Path] = [PROGRAM, "conform", "--play", "coordinator", "--run", run, "--json", *options]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     report = json.loads(ended.stdout)
     failing = [finding for finding in report["findings"] if finding["verdict"] != "holds"]
@@ -125,13 +125,13 @@ def test_the_client_of_this_project_passes() -> None:
 
 
 def test_a_user_starts_the_client_with_the_printed_address_and_code() -> None:
-    command = [PROGRAM, "conform", "--play", "coordinator", "--task", "requirement"]
+    command: list[str | Path] = [PROGRAM, "conform", "--play", "coordinator", "--task", "requirement"]
     kit = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert kit.stderr is not None and kit.stdout is not None
     url = kit.stderr.readline().split("listening at ")[1].split(";")[0]
     code = kit.stderr.readline().split()[1]
     started = time.monotonic()
-    client = [sys.executable, SEEDED, url, RECORDS, "ignores_requirements"]
+    client: list[str | Path] = [sys.executable, SEEDED, url, RECORDS, "ignores_requirements"]
     subprocess.run(client, input=f"{code}\n", text=True, capture_output=True, timeout=60, check=False)
     said, _ = kit.communicate(timeout=60)
     assert kit.returncode == 1 and "2 fail" in said and "refuses.requirement" in said
