@@ -16,6 +16,10 @@ from .errors import Misconfigured
 LIFETIME_RHO = 0.2
 RHO_CAP = 0.05
 HISTOGRAM_RHO = 0.02
+# The ceilings of an owner whose records are public anyway. They are those of the largest preset: the task lowers them.
+PUBLIC_LIFETIME_RHO = 15.0
+PUBLIC_RHO_CAP = 2.0
+PUBLIC_HISTOGRAM_RHO = 0.1
 # The delta at which the client states epsilon before it has read a task.
 DELTA = 1e-5
 # Above this epsilon, e to its power says nothing in words.

@@ -40,7 +40,13 @@ class RetryLater(Exception):
 
 
 class DeliveryPolicy(Protocol):
-    """Whether and when a participant delivers what it declared. Testbeds use it for slow clients and drop-outs."""
+    """Whether and when a participant delivers what it declared. Testbeds use it for slow clients and drop-outs.
+
+    A participant that is not `silent` withdraws its budget when it drops out, so that the round does not wait for it.
+    """
+
+    @property
+    def silent(self) -> bool: ...
 
     def delivers(self, round_number: int) -> bool:
         """Whether the participant delivers in this round."""
@@ -52,6 +58,8 @@ class DeliveryPolicy(Protocol):
 @dataclass(frozen=True)
 class ImmediateDelivery:
     """Delivers every declared update as soon as it is ready."""
+
+    silent: bool = False
 
     def delivers(self, round_number: int) -> bool:
         return True
@@ -214,7 +222,7 @@ class TaskParticipant:
 
     def _deliver(self, offer: RoundOffer, entry: Entry) -> None:
         if not self._delivery.delivers(offer.round_number):
-            self._report(f"round {offer.round_number}: dropped out")
+            self._drop_out(offer, entry)
             return
         self._wait_for_turn(offer.round_number)
         if self._is_too_late():
@@ -248,6 +256,14 @@ class TaskParticipant:
         )
         failpoint("client.journaled")
         self._send(offer.round_number)
+
+    def _drop_out(self, offer: RoundOffer, entry: Entry) -> None:
+        """Miss the round, as a client that loses its power would; tell the coordinator unless it is to be silent."""
+        if self._delivery.silent:
+            self._report(f"round {offer.round_number}: dropped out")
+            return
+        self._journal.free(self._api.task_id, entry.release)
+        self._decline(offer, NoBid("dropped out", DeclineCode.TOO_LATE))
 
     def _wait_for_turn(self, round_number: int) -> None:
         begun = self._started_at.setdefault(round_number, self._clock.now())

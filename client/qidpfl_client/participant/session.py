@@ -84,13 +84,15 @@ class TaskSession:
 class Enrolment:
     """Joins one task with the first of the enrolment `codes` that is free, or without one with the certificate.
 
-    `ordinal` is the wanted place in a testbed. `moved` allows the coordinator to have another address than before.
+    `ordinal` is the wanted place in a testbed; with `any_ordinal` another one will do if it is taken. `moved` allows
+    the coordinator to have another address than before.
     """
 
     context: ClientContext
     codes: tuple[str, ...]
     open_data: OpenData
     ordinal: int | None = None
+    any_ordinal: bool = False
     moved: bool = False
 
     def join(self) -> TaskSession:
@@ -171,7 +173,13 @@ class Enrolment:
             if membership.profile is None:
                 self._require_no_profile()
             return membership
-        return self._enrol(membership, self.ordinal)
+        try:
+            return self._enrol(membership, self.ordinal)
+        except Conflict as error:
+            if error.code is not ErrorCode.ORDINAL_TAKEN or not self.any_ordinal:
+                raise
+            # Another client has this place: take the next free one.
+            return self._enrol(membership, None)
 
     def _has_enrolled_again(self) -> bool:
         """Get a fresh token with the same key. Without effect once a round was answered: then a profile was stored."""

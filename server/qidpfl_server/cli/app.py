@@ -11,6 +11,7 @@ from urllib.parse import quote
 import typer
 from rich.console import Console
 
+from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.durable_files import fsync_dir
 from qidpfl_shared.protocol.signatures import ChainPosition
 from qidpfl_shared.protocol.task_spec import TaskSpec
@@ -27,12 +28,12 @@ from ..ops.tables import TableFormat
 from ..ops.tokens import create_private
 from ..plugins.rules import load_rules
 from ..plugins.workloads import find_workload
-from ..service.tasks import task_spec
 from ..settings import Settings
 from ..store.store import Store
 from .keys import keys_app
 from .options import Rules, Where, guarded, located
 from .serve import ensure_task, serve
+from .task_options import Clients, Rounds, Wanted, workload_of
 from .tasks import Overrides, TaskName, parsed_overrides, task_named, tasks_app, valid_name
 from .tls import ClientCertificates, check_tls
 from .tokens import tokens_app
@@ -76,6 +77,8 @@ def serve_command(
     ] = None,
     preset: Preset = None,
     task: Annotated[str | None, typer.Option(help="the name of that task  [default: the preset's]")] = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
     overrides: Overrides = "{}",
     workload: Annotated[
         list[str] | None,
@@ -125,21 +128,25 @@ def serve_command(
     )
     # A script may fill the option from an empty variable.
     overrides = overrides or "{}"
-    if preset is None and (task is not None or overrides != "{}"):
-        raise CoordinatorError("--task and --overrides need a --preset")
+    if preset is None and (task is not None or overrides != "{}" or clients is not None or rounds is not None):
+        raise CoordinatorError("--task, --clients, --rounds and --overrides need a --preset")
     check_tls(settings)
     registry = load_rules(rules or [])
-    spec = None if preset is None else task_spec(preset, parsed_overrides(overrides), registry)
-    name = valid_name(task or preset or "task")
     custom_workloads = workload or []
     for own in custom_workloads:
         find_workload(own, settings.data_dir)
+    name = valid_name(task or preset or "task")
+    wanted = None
+    if preset is not None:
+        changes, own_workload = parsed_overrides(overrides), workload_of(preset, custom_workloads)
+        asked = Wanted(preset=preset, overrides=changes, clients=clients, rounds=rounds, workload=own_workload)
+        wanted = asked.task(registry, settings.data_dir)
     logs.configure(settings.log_format)
     with opened_store(settings, create=True) as store:
 
         def prepare() -> None:
-            if preset is not None and spec is not None:
-                _ensure(settings, store, name, preset, spec, shared_code=shared_code)
+            if preset is not None and wanted is not None:
+                _ensure(settings, store, name, preset, *wanted, shared_code=shared_code)
 
         serve(
             settings,
@@ -152,7 +159,14 @@ def serve_command(
 
 
 def _ensure(
-    settings: Settings, store: Store, name: str, preset: str, spec: TaskSpec, *, shared_code: bool = False
+    settings: Settings,
+    store: Store,
+    name: str,
+    preset: str,
+    spec: TaskSpec,
+    start: Parameters | None,
+    *,
+    shared_code: bool = False,
 ) -> None:
     # A name may contain slashes.
     path = settings.code_folder / f"{quote(name, safe=':')}.code"
@@ -164,6 +178,7 @@ def _ensure(
         name=name,
         preset_name=preset,
         spec=spec,
+        start=start,
         write_down=partial(create_private, aside),
         shared_code=shared_code,
     )

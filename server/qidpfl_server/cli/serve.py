@@ -17,6 +17,7 @@ import structlog
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
+from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.task_spec import TaskSpec
@@ -55,6 +56,7 @@ def ensure_task(
     name: str,
     preset_name: str,
     spec: TaskSpec,
+    start: Parameters | None = None,
     write_down: Callable[[str], object],
     shared_code: bool = False,
 ) -> bool:
@@ -67,7 +69,7 @@ def ensure_task(
         if known.spec.current.digest != spec.digest:
             _log.warning("task_differs", task=name, reason="the task of this name keeps its own spec")
         return False
-    model = save_initial_model(store.blobs, spec)
+    model = save_initial_model(store.blobs, spec, start)
     now, task_id = SystemClock().now(), new_id()
     single_use_codes = 0 if shared_code else None
     codes = new_codes(task_id, spec, single_use_codes)

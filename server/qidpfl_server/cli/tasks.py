@@ -22,15 +22,15 @@ from ..errors import CoordinatorError
 from ..ops.model_files import read_model_file
 from ..ops.open_store import opened_store
 from ..plugins.rules import load_rules
-from ..plugins.workloads import describe_workload
 from ..service.controls import create_codes, enrolment_codes, pause_task, revoke_code
 from ..service.deletion import delete_task
 from ..service.evaluation import Evaluators
 from ..service.selection import open_window
-from ..service.tasks import create_task, resume_task, save_initial_model, start_task, stop_task, task_spec
+from ..service.tasks import create_task, resume_task, save_initial_model, start_task, stop_task
 from ..service.views import task_summary, task_view
 from ..store.transaction import Transaction
 from .options import Rules, Where, guarded, located
+from .task_options import Clients, Rounds, Wanted
 
 tasks_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Create, list, show, start, pause, resume, stop and delete tasks."
@@ -49,7 +49,11 @@ Overrides = Annotated[
 def create_command(
     where: Where,
     name: Annotated[str, typer.Argument(help="the name of the new task")],
-    preset: Annotated[str, typer.Option(help="the preset to start from, e.g. digits")],
+    preset: Annotated[
+        str, typer.Option(help="the preset to start from: e.g. digits, or own for a workload of your own")
+    ],
+    clients: Clients = None,
+    rounds: Rounds = None,
     overrides: Overrides = "{}",
     workload: Annotated[
         str | None,
@@ -76,11 +80,10 @@ def create_command(
     """
     settings = where.settings()
     registry = load_rules(rules or [])
-    own = None if workload is None else describe_workload(workload, settings.data_dir)
-    changes = parsed_overrides(overrides)
-    spec = task_spec(preset, changes if own is None else own.overrides(changes), registry)
     name = valid_name(name)
-    parameters = own.start(spec) if own is not None else None
+    changes = parsed_overrides(overrides)
+    wanted = Wanted(preset=preset, overrides=changes, clients=clients, rounds=rounds, workload=workload)
+    spec, parameters = wanted.task(registry, settings.data_dir)
     if model is not None:
         parameters = read_model_file(model, spec)
     with opened_store(settings, create=True) as store:
