@@ -132,6 +132,8 @@ def draw_privacy_value(text: str, source: random.Random) -> float:
 
     Raises `Misconfigured` for any other text.
     """
+    if re.match(r"\s*-", text):
+        raise Misconfigured(f"--privacy-value {text}: what privacy is worth to its owner must be greater than 0")
     number = r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
     match = re.fullmatch(rf"({number})(?::({number}))?", text)
     if match is None:

@@ -2,10 +2,13 @@
 
 import gc
 
+from qidpfl_shared.early_signals import while_importing
+
 # An import creates many objects and frees few. The collector would search all of them again and again.
 gc.disable()
 
-from .cli.app import app  # noqa: E402
+with while_importing("qidpfl-server"):
+    from .cli.app import app
 
 gc.enable()
 

@@ -12,11 +12,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from qidpfl_shared.command_line import Stopped, output_width, stopped_by_signals
+from qidpfl_shared.command_line import Stopped, output_width, show_version, stopped_by_signals
 from qidpfl_shared.core import arguments
 from qidpfl_shared.core.money import from_micro
 
 from ..api import TaskApi, connect
+from ..errors import Misconfigured
 from ..fleet.behaviours import Behaviour
 from ..fleet.fleet import Fleet
 from ..fleet.plan import FleetPlan
@@ -36,10 +37,20 @@ from .tokens import rotate_command
 
 # How many members a fleet steps for each one that trains: the others wait for answers of the coordinator.
 _WORKERS_PER_TRAINING = 4
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="The QI-DPFL client.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The QI-DPFL client.")
 ledger_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.add_typer(ledger_app, name="ledger")
 app.command("rotate-token")(rotate_command)
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=show_version("qidpfl-client"), help="print the version"),
+    ] = False,
+) -> None:
+    """The QI-DPFL client."""
 
 
 @app.command("run")
@@ -114,6 +125,7 @@ def run_command(
             owner=owner,
             noise=options.noise_source(unsafe_seed),
             report=progress.say,
+            countdown=progress.count_down,
         )
         progress.say(limits_in_words(owner, context.lifetime_rho))
         enrolment = Enrolment(
@@ -246,7 +258,7 @@ def fleet_command(
         with plan.members(http, _local_data(device, data_dir, workload, threads=1), progress.say) as members:
             highest = max(member.enrolment.context.lifetime_rho for member in members)
             progress.say(f"of every member, {limits_in_words(owner, highest)}")
-            Fleet(members, workers=workers, watch=plan.api(http)).run()
+            Fleet(members, workers=workers, watch=plan.api(http), report=progress.say).run()
             failed = [member for member in members if member.failure is not None]
             earned = sum(read_ledger(member.enrolment.context.journal).earned_micro for member in members)
             progress.say(
@@ -346,8 +358,13 @@ def main() -> None:
 def _local_data(
     device: str, data_dir: Path | None, workload: str | None, *, threads: int, all_records: bool = False
 ) -> OpenData:
+    if data_dir is not None and not data_dir.is_dir():
+        raise Misconfigured(f"there is no folder {data_dir}: create it, or correct --data-dir")
     # Torch takes seconds to load: --help and the ledger do not need it.
-    import torch
+    try:
+        import torch
+    except ImportError:
+        raise Misconfigured("torch is not installed: pip install 'qidpfl-client[train]'") from None
 
     from ..participant.local_data import LocalData
     from ..training.devices import choose_device

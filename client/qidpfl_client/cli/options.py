@@ -45,7 +45,12 @@ ClientKey = Annotated[
 ]
 ServerCa = Annotated[
     Path | None,
-    typer.Option(envvar="QIDPFL_SERVER_CA", help="CA of the coordinator in PEM  [default: the CAs of the system]"),
+    typer.Option(
+        "--server-ca",
+        "--ca-file",
+        envvar="QIDPFL_SERVER_CA",
+        help="CA of the coordinator in PEM  [default: the CAs of the system]",
+    ),
 ]
 RotateTokenEvery = Annotated[
     float | None,

@@ -30,6 +30,7 @@ from .profile import check_presentable, check_records, histogram_in_words, make_
 from .receipts import ReceiptKeeper
 from .token_rotation import settle_token
 from .verification import check_acceptable, check_device, check_spec, refusal_of_claim
+from .waiting import Countdown, no_countdown
 
 Report = Callable[[str], None]
 _SENT = (SpendState.SPENT, SpendState.SPENT_UNPAID)
@@ -48,6 +49,8 @@ class ClientContext:
     owner: Owner
     noise: NoiseSource
     report: Report
+    # Shows what the client waits for, with the seconds that are left.
+    countdown: Countdown = no_countdown
     models: ModelCache = field(default_factory=ModelCache)
     # Limits how many members of a fleet train at the same time.
     training: AbstractContextManager[Any] = field(default_factory=nullcontext)
@@ -129,7 +132,17 @@ class Enrolment:
             self._free_excess(spec)
         profile = self._send_profile()
         context.report(f"client {membership.ordinal} takes part with {learner.size} records")
+        self._report_short_budget(spec)
         return TaskSession(spec=spec, ordinal=membership.ordinal, profile=profile, learner=learner)
+
+    def _report_short_budget(self, spec: TaskSpec) -> None:
+        """Say at the start if the owner's limits end before the task does."""
+        left, cap = self.context.account(spec).remaining_rho, lowered(self.context.owner.rho_cap, spec.bounds.rho_max)
+        if spec.privacy.noise and left < cap * spec.game.horizon:
+            self.context.report(
+                f"the limits leave rho {left:.3g}: enough for {int(left / cap)} rounds at the cap of rho {cap:.3g}; the"
+                f" task has up to {spec.game.horizon}"
+            )
 
     def _known_membership(self) -> Membership | None:
         """What the journal knows of the task. The client sends its token only to the address that it knows."""

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import typer
 from rich.console import Console
 
+from qidpfl_shared.command_line import show_version
 from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.durable_files import fsync_dir
 from qidpfl_shared.protocol.signatures import ChainPosition
@@ -30,6 +31,7 @@ from ..plugins.rules import load_rules
 from ..plugins.workloads import find_workload
 from ..settings import Settings
 from ..store.store import Store
+from .display.guidance import Guidance
 from .keys import keys_app
 from .options import Rules, Where, guarded, located
 from .serve import ensure_task, serve
@@ -38,13 +40,23 @@ from .tasks import Overrides, TaskName, parsed_overrides, task_named, tasks_app,
 from .tls import ClientCertificates, check_tls
 from .tokens import tokens_app
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="The QI-DPFL coordinator.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The QI-DPFL coordinator.")
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(tokens_app, name="tokens")
 app.add_typer(keys_app, name="keys")
 console = Console()
 
 Preset = Annotated[str | None, typer.Option(help="create a task of this preset if it does not exist, e.g. digits")]
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=show_version("qidpfl-server"), help="print the version"),
+    ] = False,
+) -> None:
+    """The QI-DPFL coordinator."""
 
 
 @app.command("serve")
@@ -144,9 +156,10 @@ def serve_command(
     logs.configure(settings.log_format)
     with opened_store(settings, create=True) as store:
 
-        def prepare() -> None:
-            if preset is not None and wanted is not None:
-                _ensure(settings, store, name, preset, *wanted, shared_code=shared_code)
+        def prepare() -> Guidance | None:
+            if preset is None or wanted is None:
+                return None
+            return _ensure(settings, store, name, asked, wanted, shared_code=shared_code)
 
         serve(
             settings,
@@ -162,12 +175,11 @@ def _ensure(
     settings: Settings,
     store: Store,
     name: str,
-    preset: str,
-    spec: TaskSpec,
-    start: Parameters | None,
+    asked: Wanted,
+    wanted: tuple[TaskSpec, Parameters | None],
     *,
     shared_code: bool = False,
-) -> None:
+) -> Guidance:
     # A name may contain slashes.
     path = settings.code_folder / f"{quote(name, safe=':')}.code"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -176,9 +188,9 @@ def _ensure(
     made = ensure_task(
         store,
         name=name,
-        preset_name=preset,
-        spec=spec,
-        start=start,
+        preset_name=asked.preset,
+        spec=wanted[0],
+        start=wanted[1],
         write_down=partial(create_private, aside),
         shared_code=shared_code,
     )
@@ -188,6 +200,14 @@ def _ensure(
         kind = "enrolment code" if shared_code else "single-use enrolment codes"
         shown = path.read_text().strip() if sys.stderr.isatty() and shared_code else f"written to {path}"
         print(f"task {name}: {kind} {shown}", file=sys.stderr)
+    return Guidance(
+        task=store.read(lambda tx: task_named(tx, name)),
+        asked=wanted[0],
+        code_file=path,
+        created=made,
+        workload=asked.workload,
+        begin_anew=settings.begin_anew,
+    )
 
 
 @app.command("audit")

@@ -125,7 +125,7 @@ def create_task(
     codes = codes or new_codes(task_id, spec, single_use_codes)
     for code in codes:
         tx.tasks.add_code(task.task_id, hash_secret(code), single_use=single_use_codes != 0)
-    tx.events.add(task.task_id, "task.created", at=now, detail=name)
+    tx.events.add(task.task_id, "task.created", at=now, detail=name, fields={"name": name, "preset": preset_name})
     tx.touch(task.task_id)
     return NewTask(task, codes)
 
