@@ -32,6 +32,7 @@ from ..plugins.workloads import find_workload
 from ..settings import Settings
 from ..store.store import Store
 from .display.guidance import Guidance
+from .doctor import doctor_command
 from .keys import keys_app
 from .options import Rules, Where, guarded, located
 from .serve import ensure_task, serve
@@ -44,6 +45,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The QI-DPFL
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(tokens_app, name="tokens")
 app.add_typer(keys_app, name="keys")
+app.command("doctor")(doctor_command)
 console = Console()
 
 Preset = Annotated[str | None, typer.Option(help="create a task of this preset if it does not exist, e.g. digits")]
