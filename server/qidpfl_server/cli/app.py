@@ -33,6 +33,7 @@ from ..store.store import Store
 from .keys import keys_app
 from .options import Rules, Where, guarded, located
 from .serve import ensure_task, serve
+from .task_files import checked_models, held_out_files, note_unused_files
 from .tasks import Overrides, TaskName, parsed_overrides, task_named, tasks_app, valid_name
 from .tls import ClientCertificates, check_tls
 from .tokens import tokens_app
@@ -80,6 +81,14 @@ def serve_command(
     workload: Annotated[
         list[str] | None,
         typer.Option(help="module:Class or file.py:Class of a custom workload to evaluate with; repeatable"),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="file.py:Class of an own model of the owners, to evaluate with; repeatable"),
+    ] = None,
+    held_out: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=FILE: evaluate tasks of own data of this name on a file of yours; repeatable"),
     ] = None,
     rules: Rules = None,
     data_dir: Annotated[
@@ -134,8 +143,10 @@ def serve_command(
     custom_workloads = workload or []
     for own in custom_workloads:
         find_workload(own, settings.data_dir)
+    models, files = checked_models(model or []), held_out_files(held_out or [])
     logs.configure(settings.log_format)
     with opened_store(settings, create=True) as store:
+        note_unused_files(store, files)
 
         def prepare() -> None:
             if preset is not None and spec is not None:
@@ -146,6 +157,8 @@ def serve_command(
             store,
             prepare=prepare,
             custom_workloads=custom_workloads,
+            models=models,
+            held_out=files,
             rules=registry,
             exit_when_finished=exit_when_finished,
         )

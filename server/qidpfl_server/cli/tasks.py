@@ -10,18 +10,20 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.core.money import MICRO
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.fields import Name
 from qidpfl_shared.protocol.messages import TaskSummary
 from qidpfl_shared.protocol.operators import CreateCodes
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..clock import SystemClock
 from ..domain import Task
 from ..errors import CoordinatorError
 from ..ops.model_files import read_model_file
 from ..ops.open_store import opened_store
-from ..plugins.rules import load_rules
+from ..plugins.rules import RuleRegistry, load_rules
 from ..plugins.workloads import describe_workload
 from ..service.controls import create_codes, enrolment_codes, pause_task, revoke_code
 from ..service.deletion import delete_task
@@ -29,8 +31,10 @@ from ..service.evaluation import Evaluators
 from ..service.selection import open_window
 from ..service.tasks import create_task, resume_task, save_initial_model, start_task, stop_task, task_spec
 from ..service.views import task_summary, task_view
+from ..settings import Settings
 from ..store.transaction import Transaction
 from .options import Rules, Where, guarded, located
+from .task_files import init_command, planned_from_file, say_how_to_serve
 
 tasks_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Create, list, show, start, pause, resume, stop and delete tasks."
@@ -49,7 +53,10 @@ Overrides = Annotated[
 def create_command(
     where: Where,
     name: Annotated[str, typer.Argument(help="the name of the new task")],
-    preset: Annotated[str, typer.Option(help="the preset to start from, e.g. digits")],
+    preset: Annotated[str | None, typer.Option(help="the preset to start from, e.g. digits")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="instead of a preset: a task file for own data, which `tasks init` writes")
+    ] = None,
     overrides: Overrides = "{}",
     workload: Annotated[
         str | None,
@@ -59,7 +66,14 @@ def create_command(
     ] = None,
     rules: Rules = None,
     model: Annotated[
-        Path | None, typer.Option(help="the model to start from, FILE.safetensors or FILE.f32  [default: a new one]")
+        str | None,
+        typer.Option(
+            help="the model to start from, FILE.safetensors or FILE.f32  [default: a new one];"
+            " with --file also the owners' own model, FILE.py:Class"
+        ),
+    ] = None,
+    held_out: Annotated[
+        Path | None, typer.Option(help="with --file: check this file for `serve --held-out`; it is not stored")
     ] = None,
     single_use_codes: Annotated[
         int | None,
@@ -74,15 +88,21 @@ def create_command(
 
     Prints its id, then its enrolment codes. The codes cannot be shown again later.
     """
+    if (preset is None) == (file is None):
+        raise CoordinatorError("give exactly one of --preset and --file")
     settings = where.settings()
     registry = load_rules(rules or [])
-    own = None if workload is None else describe_workload(workload, settings.data_dir)
-    changes = parsed_overrides(overrides)
-    spec = task_spec(preset, changes if own is None else own.overrides(changes), registry)
     name = valid_name(name)
-    parameters = own.start(spec) if own is not None else None
-    if model is not None:
-        parameters = read_model_file(model, spec)
+    if file is not None:
+        if workload is not None or overrides != "{}":
+            raise CoordinatorError("a task file says everything itself: leave --workload and --overrides out")
+        planned = planned_from_file(file, model, held_out, registry)
+    else:
+        assert preset is not None
+        if held_out is not None:
+            raise CoordinatorError("--held-out needs --file: other tasks are evaluated on their workload's records")
+        planned = _planned_from_preset(preset, overrides, workload, model, settings, registry)
+    spec, parameters = planned
     with opened_store(settings, create=True) as store:
         initial = save_initial_model(store.blobs, spec, parameters)
         now = SystemClock().now()
@@ -100,6 +120,9 @@ def create_command(
     print(created.task.task_id)
     for code in created.codes:
         print(code)
+    if file is not None:
+        say_how_to_serve(spec, model, held_out)
+        return
     named = () if workload is None else (workload,)
     if (obstacle := Evaluators(data_dir=settings.data_dir, custom=named).obstacle(spec)) is not None:
         print(f"note: its rounds cannot be evaluated from here: {obstacle}", file=sys.stderr)
@@ -107,6 +130,19 @@ def create_command(
         print(f"note: serve --workload {workload} evaluates its rounds", file=sys.stderr)
     for path in registry.files_of(spec):
         print(f"note: serve --rules {path} runs it", file=sys.stderr)
+
+
+def _planned_from_preset(
+    preset: str, overrides: str, workload: str | None, model: str | None, settings: Settings, registry: RuleRegistry
+) -> tuple[TaskSpec, Parameters | None]:
+    own = None if workload is None else describe_workload(workload, settings.data_dir)
+    changes = parsed_overrides(overrides)
+    spec = task_spec(preset, changes if own is None else own.overrides(changes), registry)
+    parameters = own.start(spec) if own is not None else None
+    return spec, parameters if model is None else read_model_file(Path(model), spec)
+
+
+tasks_app.command("init")(init_command)
 
 
 @tasks_app.command("list")
