@@ -41,6 +41,16 @@ class OwnRecords:
 
 def read_own_data(files: OwnFiles, spec: DataSpec) -> OwnRecords:
     """Read and check all records. Raises `DataMissing` or `DataMismatch` with one line that says what to do."""
+    try:
+        return _read(files, spec)
+    except MemoryError:
+        raise DataMissing(
+            f"{shown_name(files.path)} needs more memory than there is; divide it, or save it as CSV or Parquet,"
+            " which are read in pieces"
+        ) from None
+
+
+def _read(files: OwnFiles, spec: DataSpec) -> OwnRecords:
     path = files.path
     labels = LabelReader(spec.label, files.labels)
     reader = TableReader(spec, labels) if spec.image is None else ImageReader(spec, labels)
