@@ -6,6 +6,7 @@ import importlib
 import pytest
 
 MODULES = [
+    "qidpfl.task",
     "qidpfl_client.api",
     "qidpfl_client.noise",
     "qidpfl_client.owner",

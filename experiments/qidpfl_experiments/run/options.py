@@ -16,7 +16,7 @@ from ..methods import CustomMethodError, UnknownMethod
 from ..results.folder import NotOurFolder
 from ..results.tables import DamagedResults
 from ..settings import SETTINGS, SettingsError, Setup, read_settings, setup
-from .process import AuditFailed, ProcessEnded
+from ..testbed.process import AuditFailed, ProcessEnded
 
 Dataset = Annotated[str, typer.Option(help="digits, mnist, emnist, cifar10, or a data set of your settings file")]
 Partitions = Annotated[
