@@ -35,6 +35,7 @@ MODULES = [
     "qidpfl_shared.core.utility",
     "qidpfl_shared.plugin_loader",
     "qidpfl_shared.protocol.presets",
+    "qidpfl_shared.tracing",
     "qidpfl_shared.workloads.custom",
     "qidpfl_shared.workloads.records",
     "qidpfl_shared.workloads.workload",

@@ -50,7 +50,14 @@ def running(
             versions=[versions()],
         )
         folder = stack.enter_context(opened(asked.out, config))
-        placement = Placement(work=folder.work, data_dir=asked.data_dir, device=asked.device, rules=rules)
+        placement = Placement(
+            work=folder.work,
+            data_dir=asked.data_dir,
+            device=asked.device,
+            rules=rules,
+            tensorboard=asked.tensorboard,
+            mlflow=asked.mlflow,
+        )
         with _started(placement, folder) as testbed:
             runner = Runner(files=folder.cells, jobs=asked.jobs, progress=progress, testbed=testbed)
             yield folder, runner, grid
