@@ -1,4 +1,7 @@
-"""Rows as DataFrames, with the library that is installed: pandas, else polars."""
+"""Rows as DataFrames, with the library that is installed: pandas, else polars.
+
+This is a separate module, because only it knows that either library may be missing.
+"""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module

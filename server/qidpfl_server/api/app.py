@@ -28,7 +28,7 @@ from .metrics import Metrics
 from .openapi import DocumentedApp, operation_id
 from .rates import CallerRates
 from .routes import clients, controls, dashboard, models, operations, overview, rounds, tasks, tokens
-from .tracing import TracedFastPath, telemetry, trace_settlement
+from .traces.spans import TracedFastPath, telemetry, trace_settlement
 
 
 def create_app(

@@ -13,9 +13,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from qidpfl_shared.tracing import past_span, server_span, tracer_provider
 
-from ..service.rounds.settlement_timer import Timing
-from .fast_path import FastPath
-from .limits import HEALTH_PATHS
+from ...service.rounds.settlement_timer import Timing
+from ..fast_path import FastPath
+from ..limits import HEALTH_PATHS
 
 _TASK = "/v1/tasks/{task_id}"
 # The routes that the short way stands for, by the names of its operations.
