@@ -22,6 +22,9 @@ class Settings(BaseSettings):
     results_dir: Path | None = Field(
         default=None, description="where tasks are written to when they end; default: nowhere"
     )
+    begin_anew: str | None = Field(
+        default=None, description="the command that starts a new task after the end of one; default: serve --task"
+    )
     tensorboard: Path | None = Field(default=None, description="folder of event files for TensorBoard; default: none")
     mlflow: str | None = Field(default=None, description="tracking URI of MLflow; default: none")
     traces: bool = Field(default=False, description="OpenTelemetry traces, to where the OTEL_* variables say")
