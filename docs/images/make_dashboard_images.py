@@ -9,11 +9,10 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples/demo")]
+sys.path[:0] = [str(ROOT / "tests")]
 
-from processes import Testbed  # noqa: E402
-from scenarios import SCENARIOS  # noqa: E402
-
+from qidpfl.demo.processes import DemoProcesses  # noqa: E402
+from qidpfl.demo.scenarios import SCENARIOS  # noqa: E402
 from qidpfl_client.api import AdminApi, connect  # noqa: E402
 from support.browsers import opened_browser  # noqa: E402
 
@@ -25,7 +24,10 @@ ROUNDS = 20
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         scenario = SCENARIOS["digits"]
-        with Testbed(Path(folder), scenario, rounds=ROUNDS, unsafe_seed=3) as testbed, connect(testbed.url) as http:
+        with (
+            DemoProcesses(Path(folder), scenario, rounds=ROUNDS, unsafe_seed=3) as testbed,
+            connect(testbed.url) as http,
+        ):
             api = AdminApi(http, token=testbed.admin_token())
             (task,) = api.tasks()
             while api.task(task.task_id).settled_rounds < ROUNDS - 6:
@@ -33,7 +35,7 @@ def main() -> None:
             take(testbed, task.task_id)
 
 
-def take(testbed: Testbed, task_id: str) -> None:
+def take(testbed: DemoProcesses, task_id: str) -> None:
     """Take a picture of each page."""
     token = (testbed.state_dir / "viewer.token").read_text().strip()
     with opened_browser() as browser:
