@@ -139,6 +139,7 @@ async def resume(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     """Continue a paused task, or one that failed with `step_failed` or `state_damaged`, once its cause is gone."""
     now = context.now()
     await context.write(lambda tx: resume_task(tx, task_id, now, context.rules))
+    failpoint("resume.after_commit")
     _log.info("admin_action", action="resume", task=task_id)
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 
