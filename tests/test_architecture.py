@@ -20,6 +20,7 @@ RULES: dict[str, set[str]] = {
     "qidpfl_shared": {"pydantic"},
     "qidpfl_shared.core": {"scipy"},
     "qidpfl_shared.protocol": {"cryptography", "pydantic", "pydantic_core", "qidpfl_shared.core"},
+    "qidpfl_shared.web": set(),
     "qidpfl_shared.workloads": {"sklearn", "torch", "qidpfl_shared", "qidpfl_shared.protocol"},
     # domain <- store, plugins <- service <- audit, ops <- api <- cli
     "qidpfl_server": {"pydantic", "pydantic_settings", "structlog", "qidpfl_shared.core", "qidpfl_shared.protocol"},
@@ -48,7 +49,7 @@ RULES: dict[str, set[str]] = {
         *("anyio", "fastapi", "markdown_it", "prometheus_client", "pydantic", "starlette", "structlog"),
         *("qidpfl_server", "qidpfl_server.store", "qidpfl_server.plugins", "qidpfl_server.service"),
         "qidpfl_server.ops",
-        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
+        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.web"),
     },
     "qidpfl_server.cli": {
         *("httptools", "pydantic", "rich", "structlog", "typer", "uvicorn", "uvloop"),

@@ -2,7 +2,7 @@
 
 import { ApiError, dropToken, Feed, get, setToken, takeToken } from "./api.js";
 import { TaskData } from "./data.js";
-import { fill, h } from "./dom.js";
+import { fill, h } from "./web/dom.js";
 import * as clients from "./pages/clients.js";
 import * as events from "./pages/events.js";
 import * as market from "./pages/market.js";

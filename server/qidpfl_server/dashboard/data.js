@@ -1,7 +1,7 @@
 // What the pages know of one task. Each part is read when a page needs it, and only extended afterwards.
 
 import { get } from "./api.js";
-import { short } from "./format.js";
+import { short } from "./web/format.js";
 
 const ROUNDS = 1000;
 const ACCOUNTS = 100;

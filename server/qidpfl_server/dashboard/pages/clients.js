@@ -1,9 +1,9 @@
 // The clients: what each did in the last rounds, and one client in detail.
 
 import { get } from "../api.js";
-import { chartCard, legend, matrix, plot, roundAxis, shade } from "../charts.js";
-import { dataTable, fill, h } from "../dom.js";
-import { moment, money, OUTCOMES, short } from "../format.js";
+import { chartCard, legend, matrix, plot, roundAxis, shade } from "../web/charts.js";
+import { dataTable, fill, h } from "../web/dom.js";
+import { moment, money, OUTCOMES, short } from "../web/format.js";
 
 const { Plot, d3 } = globalThis;
 export const needs = ["clients", "outcomes"];

@@ -1,8 +1,8 @@
 // The market: what rounds cost, what they gave, and which clients the open round waits for.
 
-import { chartCard, figures, legend, plot, roundAxis } from "../charts.js";
-import { fill, h } from "../dom.js";
-import { count, duration, money, percent, short } from "../format.js";
+import { chartCard, figures, legend, plot, roundAxis } from "../web/charts.js";
+import { fill, h } from "../web/dom.js";
+import { count, duration, money, percent, short } from "../web/format.js";
 
 const { Plot } = globalThis;
 export const needs = ["rounds", "progress"];
