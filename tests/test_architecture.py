@@ -83,7 +83,7 @@ RULES: dict[str, set[str]] = {
         *("qidpfl_client.training", "qidpfl_client.participant", "qidpfl_client.fleet"),
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
     },
-    # run -> results <- analysis <- report
+    # run -> results <- analysis <- report <- view
     "qidpfl_experiments": {"pydantic", "qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"},
     "qidpfl_experiments.results": {
         *("pydantic", "qidpfl_experiments"),
@@ -93,6 +93,10 @@ RULES: dict[str, set[str]] = {
     "qidpfl_experiments.report": {
         *("jinja2", "matplotlib", "qidpfl_shared.core"),
         *("qidpfl_experiments", "qidpfl_experiments.results", "qidpfl_experiments.analysis"),
+    },
+    "qidpfl_experiments.view": {
+        *("qidpfl_experiments", "qidpfl_experiments.results", "qidpfl_experiments.analysis"),
+        *("qidpfl_experiments.report", "qidpfl_shared.web"),
     },
     "qidpfl_experiments.run": {
         *("httpx", "pydantic", "rich", "stamina", "typer"),

@@ -3,6 +3,7 @@
 import { ApiError, dropToken, Feed, get, setToken, takeToken } from "./api.js";
 import { TaskData } from "./data.js";
 import { fill, h } from "./web/dom.js";
+import { applyTheme, onSystemTheme, themeButton } from "./web/theme.js";
 import * as clients from "./pages/clients.js";
 import * as events from "./pages/events.js";
 import * as market from "./pages/market.js";
@@ -22,12 +23,6 @@ let shown = null;
 
 function announce(text) { fill(document.getElementById("announce"), text); }
 
-function theme(next) {
-  const dark = next ? next === "dark" : (sessionStorage.getItem("qidpfl.theme") ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-  if (next) sessionStorage.setItem("qidpfl.theme", next);
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
-}
-
 function setStatus(word) {
   status.className = `pill ${word}`;
   status.dataset.state = word;
@@ -35,9 +30,8 @@ function setStatus(word) {
 }
 
 function head(page) {
-  const current = document.documentElement.dataset.theme;
   const buttons = [
-    h("button", { type: "button", class: "quiet", onclick: () => { theme(current === "dark" ? "light" : "dark"); route(); } }, current === "dark" ? "Light" : "Dark"),
+    themeButton(route),
     identity ? h("button", { type: "button", class: "quiet", onclick: () => { dropToken(); identity = null; route(); } }, "Sign out") : null,
   ];
   fill(top_,
@@ -70,7 +64,7 @@ function close(keepTask = false) {
 }
 
 async function route() {
-  theme();
+  applyTheme();
   if (!takeToken()) return login();
   const [, kind, taskId, name = "market", clientId] = location.hash.split("/");
   try {
@@ -177,5 +171,5 @@ setInterval(() => {
 }, ANSWERS_MS);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 addEventListener("hashchange", () => { route().then(() => main.focus({ preventScroll: true })); });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (!sessionStorage.getItem("qidpfl.theme")) route(); });
+onSystemTheme(route);
 route();

@@ -26,14 +26,14 @@ export function fill(element, ...children) {
   return element;
 }
 
-// A table with a header row. A column is {key, label, format, number, cell}; `cell(row)` may return an element.
-export function dataTable(columns, rows, { caption, label } = {}) {
+// A table with a header row. A column is {key, label, format, number, class, cell}; `cell(row)` may return an element.
+export function dataTable(columns, rows, { caption, label, whole } = {}) {
   const head = h("tr", null, columns.map((c) => h("th", { scope: "col", class: c.number ? "number" : null }, c.label)));
   const body = rows.map((row) =>
-    h("tr", null, columns.map((c) => h("td", { class: c.number ? "number" : null }, c.cell ? c.cell(row) : shown(c, row)))),
+    h("tr", null, columns.map((c) => h("td", { class: c.class ?? (c.number ? "number" : null) }, c.cell ? c.cell(row) : shown(c, row)))),
   );
   const table = h("table", null, caption ? h("caption", null, caption) : null, h("thead", null, head), h("tbody", null, body));
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label ?? caption ?? "table" }, table);
+  return h("div", { class: whole ? "scroll whole" : "scroll", tabindex: "0", role: "region", "aria-label": label ?? caption ?? "table" }, table);
 }
 
 export function shown(column, row) {

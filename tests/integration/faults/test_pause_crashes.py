@@ -86,7 +86,9 @@ def state_of(coordinator: Coordinator, task_id: str) -> tuple[bool, list[str]]:
         progress: dict[str, Any] = http.get(f"/v1/tasks/{task_id}/progress").raise_for_status().json()
         kinds = []
         with http.stream("GET", f"/v1/tasks/{task_id}/events") as feed:
-            events = (json.loads(line.removeprefix("data: ")) for line in feed.iter_lines() if line.startswith("data: "))
+            events = (
+                json.loads(line.removeprefix("data: ")) for line in feed.iter_lines() if line.startswith("data: ")
+            )
             for event in events:
                 kinds.append(event["kind"])
                 if event["id"] == progress["last_event"]:
