@@ -20,6 +20,7 @@ const status = h("span", { class: "pill", "data-state": "" });
 let identity = null;
 let task = null;
 let shown = null;
+let turns = 0;
 
 function announce(text) { fill(document.getElementById("announce"), text); }
 
@@ -63,15 +64,27 @@ function close(keepTask = false) {
   if (!keepTask && task) { task.feed?.stop(); clearTimeout(task.timer); task = null; }
 }
 
+// Shows what the address names. A later address replaces an earlier one that is still being read.
 async function route() {
+  const turn = (turns += 1);
   applyTheme();
   if (!takeToken()) return login();
   const [, kind, taskId, name = "market", clientId] = location.hash.split("/");
   try {
-    identity ??= await get("/v1/me");
-    if (kind !== "t" || !PAGES[name]) return overview();
-    await openTask(taskId, name, clientId);
+    const asked = identity ?? get("/v1/me");
+    if (kind !== "t" || !PAGES[name]) {
+      identity = await asked;
+      return turn === turns ? overview() : null;
+    }
+    // At the same time: a page of a task shows the same to every operator.
+    const opened = openTask(taskId, name, clientId);
+    opened.catch(() => {});
+    const isNew = !identity;
+    identity = await asked;
+    await opened;
+    if (isNew && turn === turns) head(name);
   } catch (error) {
+    if (turn !== turns) return;
     if (error instanceof ApiError && error.status === 401) { dropToken(); identity = null; return login("This token is not valid here, or it was revoked."); }
     if (error instanceof ApiError && error.status === 403 && !identity) { dropToken(); return login("This is not the token of a viewer or an admin."); }
     const note = h("p", { class: "error", role: "alert" });
@@ -126,14 +139,17 @@ function follow(opened, after) {
     onEvent: (event) => {
       if (!data.add(event)) return;
       if (task === opened) shown?.event?.(data);
-      if (event.id > known) refresh(opened, "all");
+      if (event.id > known) {
+        opened.viewToo ||= !event.kind.startsWith("round.");
+        refresh(opened, "all");
+      }
       if (event.id > known && event.kind === "round.settled") announce(`Round ${event.round_number} is settled.`);
     },
-    onChange: (all) => refresh(opened, all ? "all" : "live"),
+    onChange: (all) => { opened.viewToo ||= Boolean(all); refresh(opened, all ? "all" : "live"); },
     onState: (word) => {
       if (task !== opened) return;
       if (word === "denied") { dropToken(); identity = null; return login("This token is not valid here any more."); }
-      if (word === "live" && status.dataset.state === "reconnecting") refresh(opened, "all");
+      if (word === "live" && status.dataset.state === "reconnecting") { opened.viewToo = true; refresh(opened, "all"); }
       setStatus(word);
     },
   });
@@ -151,10 +167,14 @@ function refresh(opened, part) {
       const needs = wanted === "all" ? [...module.needs, ...(module.later ?? [])] : module.live ?? [];
       const page = shown;
       try {
-        if (wanted === "all") await opened.data.load(needs);
+        const viewToo = opened.viewToo;
+        opened.viewToo = false;
+        opened.refreshedAt = performance.now();
+        if (wanted === "all") await opened.data.refresh(needs, viewToo);
         else await Promise.all(needs.map((need) => opened.data[`load_${need}`]()));
         if (shown === page && (wanted === "all" || needs.length)) await page.update(opened.data, wanted);
       } catch (error) {
+        opened.viewToo = true;
         // The feed reconnects and asks for another refresh.
         if (error instanceof ApiError && error.status === 401) fail(error, main);
         else if (!(error instanceof ApiError)) console.warn(error);
@@ -167,7 +187,7 @@ function refresh(opened, part) {
 
 // Answers to the open round have no event: a visible page that shows them asks for them.
 setInterval(() => {
-  if (task && shown && !document.hidden && PAGES[task.page].live && task.data.progress?.round && status.dataset.state === "live") refresh(task, "live");
+  if (task && shown && !document.hidden && performance.now() - (task.refreshedAt ?? 0) > ANSWERS_MS && PAGES[task.page].live && task.data.progress?.round && status.dataset.state === "live") refresh(task, "live");
 }, ANSWERS_MS);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 addEventListener("hashchange", () => { route().then(() => main.focus({ preventScroll: true })); });

@@ -16,13 +16,14 @@ from .repositories.payments import PaymentRows
 from .repositories.rounds import RoundRows
 from .repositories.small_blobs import SmallBlobRows
 from .repositories.tasks import TaskRows
+from .settled import SettledSums
 
 
 class Transaction:
     """An open transaction. `touched` collects the tasks that it changes; `published` tells whether it named blobs.
 
     `derived` has, by task, what use cases keep in memory of rows that can no longer change. All transactions of the
-    writer share it; a transaction that only reads has an empty one.
+    writer share it; a transaction that only reads has an empty one. `settled` is the same for readers.
     """
 
     def __init__(
@@ -31,11 +32,13 @@ class Transaction:
         blobs: Blobs,
         key: SigningKey | None = None,
         derived: dict[str, object] | None = None,
+        settled: SettledSums | None = None,
     ) -> None:
         self.connection = connection
         self.blobs = blobs
         self.key = key
         self.derived = {} if derived is None else derived
+        self.settled = SettledSums() if settled is None else settled
         self.touched: set[str] = set()
         self.published = False
         self.renames_files = False
@@ -45,7 +48,7 @@ class Transaction:
         self.clients = ClientRows(connection, self.chain)
         self.rounds = RoundRows(connection, self.chain)
         self.payments = PaymentRows(connection, self.chain)
-        self.figures = FigureRows(connection)
+        self.figures = FigureRows(connection, self.settled)
         self.events = EventRows(connection, self.chain)
         self.small_blobs = SmallBlobRows(connection)
         self.operator_tokens = OperatorTokenRows(connection, self.chain)

@@ -30,6 +30,7 @@ _log = structlog.get_logger()
 router = APIRouter(prefix="/v1/tasks", route_class=StrictJsonRoute)
 _READ = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST)
 _KEEP_ALIVE_S = 15.0
+_GATHER_S = 0.25
 
 
 @router.post(
@@ -238,6 +239,8 @@ async def _event_stream(
         if not events:
             yield ": still here\n\n"
             await context.notifier.wait(task_id, _KEEP_ALIVE_S)
+            # Changes of a busy round come in groups: one look at the store for all of them.
+            await anyio.sleep(_GATHER_S)
 
 
 async def _events_after(context: Context, task_id: str, event_id: int) -> list[Event]:
