@@ -67,6 +67,10 @@ class AnnouncementState:
         """Whether the open round and attempt are later than `after`."""
         return self.round_ is not None and (self.round_.round_number, self.round_.attempt) > after
 
+    def accepts_updates(self, round_number: int, now: Micros) -> bool:
+        """Whether this round is the open one and its time to deliver is not over."""
+        return self.round_ is not None and self.round_.round_number == round_number and now <= self.round_.deliver_by
+
     def was_set_aside(self, client_id: str) -> bool:
         """Whether the plan of the open round leaves this client out because it missed too many rounds."""
         invitation = self.invitations.get(client_id)

@@ -8,7 +8,7 @@ commit are not affected.
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -56,7 +56,8 @@ class Store:
         self.local_commits = 0
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         # Used by the writer thread only.
-        self._derived: dict[str, object] = {}
+        self._derived: dict[Hashable, object] = {}
+        # Shared by the transactions that only read.
         self._settled = SettledSums()
         self._listeners: list[Callable[[set[str]], None]] = []
         self._last_parts: list[Work[None]] = []

@@ -1,5 +1,7 @@
 """The repositories of all tables, inside one transaction."""
 
+from collections.abc import Hashable
+
 from sqlalchemy import Connection, select, text
 
 from qidpfl_shared.protocol.signatures import SigningKey
@@ -22,8 +24,9 @@ from .settled import SettledSums
 class Transaction:
     """An open transaction. `touched` collects the tasks that it changes; `published` tells whether it named blobs.
 
-    `derived` has, by task, what use cases keep in memory of rows that can no longer change. All transactions of the
-    writer share it; a transaction that only reads has an empty one. `settled` is the same for readers.
+    `derived` has what use cases keep in memory of rows that they have read. All transactions of the writer share it; a
+    transaction that only reads has an empty one, and shares `settled` with the other ones that only read.
+    `is_only_writer` tells that no other server writes to this store.
     """
 
     def __init__(
@@ -31,7 +34,7 @@ class Transaction:
         connection: Connection,
         blobs: Blobs,
         key: SigningKey | None = None,
-        derived: dict[str, object] | None = None,
+        derived: dict[Hashable, object] | None = None,
         settled: SettledSums | None = None,
     ) -> None:
         self.connection = connection
@@ -39,6 +42,7 @@ class Transaction:
         self.key = key
         self.derived = {} if derived is None else derived
         self.settled = SettledSums() if settled is None else settled
+        self.is_only_writer = derived is not None and connection.dialect.name == "sqlite"
         self.touched: set[str] = set()
         self.published = False
         self.renames_files = False

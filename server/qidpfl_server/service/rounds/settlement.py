@@ -173,7 +173,7 @@ def _read_ready_round(tx: Transaction, task_id: str, now: Micros, *, stop: bool)
     round_ = tx.rounds.latest(task_id)
     if task is None or task.ended or round_ is None or round_.state is not RoundState.OPEN:
         return None
-    if not stop and not round_is_complete(tx, round_, now):
+    if not stop and not round_is_complete(tx.rounds, round_, now):
         return None
     base = tx.tasks.model(task_id, round_.base_version)
     if base is None:
