@@ -80,7 +80,13 @@ def select_clients(tx: Transaction, task: Task, now: Micros, rules: RuleRegistry
             filled_up=bool(filled_up),
         )
     kept_count = int(np.count_nonzero(selection.selected))
-    tx.events.add(task.task_id, "task.selected", at=now, detail=f"{kept_count} of {len(candidates)} clients")
+    tx.events.add(
+        task.task_id,
+        "task.selected",
+        at=now,
+        detail=f"{kept_count} of {len(candidates)} clients",
+        fields={"selected": kept_count, "clients": len(candidates)},
+    )
     tx.touch(task.task_id)
     if selection.status is SelectionStatus.TOO_FEW_CLIENTS:
         end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_CLIENTS, now, "too few pass the selection")
