@@ -197,17 +197,22 @@ def test_a_running_experiment_is_read_again_and_hostile_text_stays_text(tmp_path
 
 
 def test_the_server_answers_this_machine_only_and_serves_no_other_file(viewer: Viewer) -> None:
-    answer = httpx.get(viewer.url)
+    with httpx.Client(base_url=viewer.url, timeout=60) as http:
+        check_answers(http)
+    assert viewer.url.startswith("http://127.0.0.1:")
+
+
+def check_answers(http: httpx.Client) -> None:
+    answer = http.get("/")
     policy = answer.headers["content-security-policy"]
     assert "unsafe" not in policy and "default-src 'none'" in policy and answer.headers["x-frame-options"] == "DENY"
-    assert httpx.get(viewer.url, headers={"If-None-Match": answer.headers["etag"]}).status_code == 304
-    assert httpx.get(viewer.url, headers={"Host": "evil.example"}).status_code == 421
+    assert http.get("/", headers={"If-None-Match": answer.headers["etag"]}).status_code == 304
+    assert http.get("/", headers={"Host": "evil.example"}).status_code == 421
     for name in ("config.json", "..%2Fconfig.json", "web/__init__.py", "../../server.py"):
-        assert httpx.get(f"{viewer.url}{name}").status_code == 404
-    assert httpx.post(viewer.url).status_code == 501
-    assert httpx.head(f"{viewer.url}results.json").content == b""
-    assert json.loads(httpx.get(f"{viewer.url}results.json").content)["folder"] == RESULTS.name
-    assert viewer.url.startswith("http://127.0.0.1:")
+        assert http.get(f"/{name}").status_code == 404
+    assert http.post("/").status_code == 501
+    assert http.head("/results.json").content == b""
+    assert json.loads(http.get("/results.json").content)["folder"] == RESULTS.name
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
