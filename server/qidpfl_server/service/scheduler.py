@@ -23,6 +23,7 @@ from ..store.store import Store
 from ..store.transaction import Transaction
 from .evaluation import Evaluator
 from .lifecycle import end_task, get_task, get_task_for_update
+from .progress.log import log_closed_round
 from .retention import sweep, sweep_at_start
 from .rounds.planning import round_is_complete
 from .rounds.settlement import settle_if_due
@@ -210,10 +211,7 @@ class Scheduler:
         if settle_if_due(
             self._store, task.task_id, self.evaluator(task), now, rules=self._rules, observe=self._observe
         ):
-            closed = self._store.read(lambda tx: tx.rounds.get(task.task_id, number))
-            settled = closed is not None and closed.state is RoundState.SETTLED
-            outcome = RoundState.SETTLED if settled else RoundState.VOID
-            _log.info("round_closed", task=task.task_id, round_number=number, attempt=attempt, outcome=outcome.value)
+            self._store.read(lambda tx: log_closed_round(tx, task, number, attempt))
 
 
 def _select_if_due(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry) -> None:

@@ -83,7 +83,13 @@ def select_clients(tx: Transaction, task: Task, now: Micros, rules: RuleRegistry
             filled_up=bool(filled_up),
         )
     kept_count = int(np.count_nonzero(selection.selected))
-    tx.events.add(task.task_id, "task.selected", at=now, detail=f"{kept_count} of {len(candidates)} clients")
+    tx.events.add(
+        task.task_id,
+        "task.selected",
+        at=now,
+        detail=f"{kept_count} of {len(candidates)} clients",
+        fields={"selected": kept_count, "clients": len(candidates)},
+    )
     if absent := absent_labels(task.spec, candidates):
         detail = f"the histograms of all clients show no records of {', '.join(absent)[:500]}"
         tx.events.add(task.task_id, "labels.absent", at=now, detail=detail)

@@ -34,14 +34,16 @@ class ImageFacts:
 
     labels: int
     shape: ImageShape
+    # How many records there are to train on.
+    records: int
 
 
 DATA_SETS = {
-    "digits": ImageFacts(10, ImageShape(1, 8, 8)),
-    "mnist": ImageFacts(10, ImageShape(1, 28, 28)),
-    "cifar10": ImageFacts(10, ImageShape(3, 32, 32)),
-    "emnist": ImageFacts(62, ImageShape(1, 28, 28)),
-    "emnist-small": ImageFacts(62, ImageShape(1, 28, 28)),
+    "digits": ImageFacts(10, ImageShape(1, 8, 8), 1_437),
+    "mnist": ImageFacts(10, ImageShape(1, 28, 28), 60_000),
+    "cifar10": ImageFacts(10, ImageShape(3, 32, 32), 50_000),
+    "emnist": ImageFacts(62, ImageShape(1, 28, 28), 731_668),
+    "emnist-small": ImageFacts(62, ImageShape(1, 28, 28), 10_000),
 }
 
 
@@ -57,6 +59,21 @@ def accepts(network: str, shape: ImageShape) -> bool:
             return shape.channels == MCMAHAN_CHANNELS and side >= MCMAHAN_SIDE
         case _:
             return False
+
+
+def misfit(*, dataset: str, network: str) -> str | None:
+    """Say why a built-in network cannot learn a built-in data set; None if it can, or if one is not built in."""
+    facts = DATA_SETS.get(dataset)
+    if facts is None or network not in NETWORKS or accepts(network, facts.shape):
+        return None
+    side, kind = (LENET_MIN_SIDE, "images") if network == "lenet" else (MCMAHAN_SIDE, "colour images")
+    shape = facts.shape
+    has = f"{shape.height}x{shape.width} with {shape.channels} channel{'s' if shape.channels > 1 else ''}"
+    fitting = ", ".join(name for name in NETWORKS if accepts(name, shape))
+    return (
+        f"network {network!r} accepts {kind} of at least {side}x{side}, but {dataset!r} has {has};"
+        f" networks that fit: {fitting}"
+    )
 
 
 def built_in(*, dataset: str, network: str) -> TensorLayout | None:

@@ -42,6 +42,7 @@ from ..scoring import Evaluation
 from .aggregation import NextModel, publish_model, staged_next_model
 from .payments import round_payments
 from .planning import deadlines, open_round, round_is_complete
+from .settled_event import add_settled_event
 from .settlement_timer import Stopwatch, Timing
 from .weights import uploads_of, weighted_uploads
 
@@ -258,11 +259,15 @@ def _close(
     tx.payments.pay(round_, payments.due)
     tx.tasks.add_model(task.task_id, model.model, now)
     clients = _count_misses(tx, ready)
-    paid = sum(payment.amount_micro for payment in payments.due.values())
-    detail = f"{len(audit.accepted)} updates, {paid} micro paid, {payments.kept_micro} kept"
-    if held := sum(payment.escrow_micro for payment in payments.due.values()):
-        detail += f", {held} in escrow"
-    tx.events.add(task.task_id, "round.settled", at=now, round_number=round_.round_number, detail=detail)
+    add_settled_event(
+        tx,
+        round_,
+        accepted=len(audit.accepted),
+        verdicts=audit.verdicts.values(),
+        payments=payments,
+        evaluation=evaluation,
+        at=now,
+    )
     tx.touch(task.task_id)
     _continue(tx, task, round_, clients, evaluation, now, rules, stop=stop)
     # Last, so that the timing includes nearly the whole settlement.
@@ -302,7 +307,12 @@ def _void(tx: Transaction, ready: ReadyRound, now: Micros, *, stop: bool) -> boo
     if round_ is None:
         return False
     tx.events.add(
-        task.task_id, "round.void", at=now, round_number=round_.round_number, detail=f"attempt {round_.attempt}"
+        task.task_id,
+        "round.void",
+        at=now,
+        round_number=round_.round_number,
+        detail=f"attempt {round_.attempt}",
+        fields={"attempt": round_.attempt, "updates": len(ready.updates), "needed": round_.min_updates},
     )
     tx.touch(task.task_id)
     if stop or round_.attempt >= task.spec.rounds.max_attempts:
