@@ -20,6 +20,7 @@ RULES: dict[str, set[str]] = {
     "qidpfl_shared": {"opentelemetry", "pydantic"},
     "qidpfl_shared.core": {"scipy"},
     "qidpfl_shared.protocol": {"cryptography", "pydantic", "pydantic_core", "qidpfl_shared.core"},
+    "qidpfl_shared.web": set(),
     "qidpfl_shared.workloads": {"PIL", "pyarrow", "sklearn", "torch", "qidpfl_shared", "qidpfl_shared.protocol"},
     # domain <- store, plugins <- service <- audit, ops <- api <- cli
     "qidpfl_server": {"pydantic", "pydantic_settings", "structlog", "qidpfl_shared.core", "qidpfl_shared.protocol"},
@@ -52,7 +53,7 @@ RULES: dict[str, set[str]] = {
         *("anyio", "fastapi", "markdown_it", "prometheus_client", "pydantic", "starlette", "structlog"),
         *("qidpfl_server", "qidpfl_server.store", "qidpfl_server.plugins", "qidpfl_server.service"),
         "qidpfl_server.ops",
-        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
+        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.web"),
     },
     "qidpfl_server.cli": {
         *("httptools", "pydantic", "rich", "structlog", "typer", "uvicorn", "uvloop"),
@@ -91,7 +92,7 @@ RULES: dict[str, set[str]] = {
         "qidpfl_client.conformance",
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
     },
-    # run -> results <- analysis <- report
+    # run -> results <- analysis <- report <- view
     "qidpfl_experiments": {"pydantic", "qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"},
     "qidpfl_experiments.results": {
         *("pydantic", "qidpfl_experiments"),
@@ -103,6 +104,10 @@ RULES: dict[str, set[str]] = {
         *("qidpfl_experiments", "qidpfl_experiments.results", "qidpfl_experiments.analysis"),
     },
     "qidpfl_experiments.testbed": {"httpx", "qidpfl_client"},
+    "qidpfl_experiments.view": {
+        *("qidpfl_experiments", "qidpfl_experiments.results", "qidpfl_experiments.analysis"),
+        *("qidpfl_experiments.report", "qidpfl_shared.web"),
+    },
     "qidpfl_experiments.run": {
         *("pydantic", "rich", "stamina", "typer"),
         *("qidpfl_client", "qidpfl_client.sdk", "qidpfl_client.journal", "qidpfl_client.training"),

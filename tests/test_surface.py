@@ -22,7 +22,8 @@ from qidpfl.__main__ import app as qidpfl_app
 from qidpfl_client.cli.app import app as client_app
 from qidpfl_client.journal.sqlite_file import JournalFile
 from qidpfl_experiments.__main__ import app as experiments_app
-from qidpfl_experiments.report.report import About, write_report
+from qidpfl_experiments.report.about import About
+from qidpfl_experiments.report.report import write_report
 from qidpfl_server.cli.app import app as server_app
 from qidpfl_server.settings import Settings
 from qidpfl_shared.protocol.presets import PRESETS, preset

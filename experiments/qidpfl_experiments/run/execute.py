@@ -10,7 +10,6 @@ from qidpfl_client.errors import ClientError
 from qidpfl_client.journal.journal import Journal
 from qidpfl_client.journal.ledger import JournalLedger, read_ledger
 from qidpfl_shared.core.money import from_micro
-from qidpfl_shared.core.reward import aggregation_weights, noise_variance, round_cost
 from qidpfl_shared.protocol.messages import ClientSummary, RoundResult, TaskView
 from qidpfl_shared.protocol.releases import round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec
@@ -186,22 +185,11 @@ def _cost(spec: TaskSpec, clients: Sequence[ClientSummary], result: RoundResult)
     """The server's cost of a round with the declared budgets; None if the round pays no client."""
     sizes = {client.ordinal: client.size or 1 for client in clients}
     counted = [part for part in result.clients or () if part.accepted and part.rho > 0]
-    if not counted:
-        return None
-    mechanism = spec.privacy.mechanism.build()
-    budgets = [part.rho for part in counted]
-    scales = [mechanism.noise_scale(size=sizes[part.ordinal]) for part in counted]
-    weights = aggregation_weights(
-        weighting=spec.aggregation.weighting,
-        budgets=budgets,
-        sizes=[sizes[part.ordinal] for part in counted],
-        noise_scales=scales,
-    )
-    return round_cost(
-        cost_model=spec.cost_model(),
+    return spec.declared_cost(
         round_number=result.round_number,
         reward=from_micro(result.reward_micro),
-        noise_variance=noise_variance(weights=weights, budgets=budgets, noise_scales=scales),
+        budgets=[part.rho for part in counted],
+        sizes=[sizes[part.ordinal] for part in counted],
     )
 
 

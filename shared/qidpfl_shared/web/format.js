@@ -2,12 +2,19 @@
 
 const decimal = (digits) => new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 const two = decimal(2);
-const whole = new Intl.NumberFormat("en");
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const three = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 
 export const count = (value) => whole.format(value);
 export const money = (micro) => two.format(micro / 1e6);
 export const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
-export const short = (value) => (value === null || value === undefined ? "–" : Number(value).toPrecision(3).replace(/\.?0+$/, "").replace(/\.?0+e/, "e"));
+// Three significant digits; whole numbers from 1,000 on, and powers of ten for very small and very large numbers.
+export function short(value) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (size >= 1e9 || (size && size < 1e-4)) return Number(value).toExponential(2).replace(/\.?0+e/, "e");
+  return size >= 1000 ? whole.format(value) : three.format(value);
+}
 export const time = (text) => (text ? new Date(text).toLocaleTimeString("en-GB") : "–");
 export const moment = (text) => (text ? new Date(text).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" }) : "–");
 

@@ -6,28 +6,30 @@ const { Plot, d3 } = globalThis;
 let numbers = 0;
 
 // A card is {title, hint, columns, rows(data), draw(rows, width, data), file}. `draw` returns an element or null.
-export function chartCard({ title, hint, columns, rows, draw, file, wide }) {
+// With `hasRows(data)` the rows are made for the table only, and `draw` gets none.
+export function chartCard({ title, hint, columns, rows, hasRows, draw, file, wide }) {
   const id = `chart-${(numbers += 1)}`;
   const figure = h("div", { class: "figure" });
   const holder = h("div");
   const note = h("p", { class: "hint" });
   const details = h("details", { ontoggle: () => table() }, h("summary", null, "Table", h("span", { class: "visually-hidden" }, ` of ${title}`)), holder);
-  const button = h("button", { type: "button", class: "quiet", onclick: () => save(`${file}.csv`, csvOf(named(), current)) }, "CSV", h("span", { class: "visually-hidden" }, ` of ${title}`));
+  const button = h("button", { type: "button", class: "quiet", onclick: () => save(`${file}.csv`, csvOf(named(), all())) }, "CSV", h("span", { class: "visually-hidden" }, ` of ${title}`));
   const node = h("section", { class: wide ? "card wide" : "card", "aria-labelledby": id },
     h("header", null, h("h2", { id }, title), button), note, figure, details);
-  let current = [];
+  let current = null;
   let data = null;
   let width = 0;
+  const all = () => (current ??= data ? rows(data) : []);
   const named = () => (typeof columns === "function" ? columns(data) : columns);
 
   function table() {
-    if (details.open) fill(holder, dataTable(named(), current, { label: `Table of ${title}` }));
+    if (details.open) fill(holder, dataTable(named(), all(), { label: `Table of ${title}` }));
     else fill(holder);
   }
   function redraw() {
     width = figure.clientWidth;
     if (!data || width < 10) return;
-    const drawn = current.length ? draw(current, width, data) : null;
+    const drawn = (hasRows ? hasRows(data) : all().length) ? draw(hasRows ? null : all(), width, data) : null;
     fill(figure, drawn ?? h("p", { class: "empty" }, "Nothing to show yet."));
   }
   new ResizeObserver(() => { if (Math.abs(figure.clientWidth - width) > 3) redraw(); }).observe(figure);
@@ -35,11 +37,24 @@ export function chartCard({ title, hint, columns, rows, draw, file, wide }) {
     node,
     update(next) {
       data = next;
-      current = rows(next);
+      current = null;
       fill(note, typeof hint === "function" ? hint(next) : hint);
       redraw();
       table();
     },
+  };
+}
+
+// Draws cards one after the other, so that the first is seen before the last is drawn. A later call replaces this one.
+export function drawInTurn(cards) {
+  let turn = 0;
+  return async (data) => {
+    const own = (turn += 1);
+    for (const card of cards) {
+      if (own !== turn) return;
+      card.update(data);
+      await new Promise((resolve) => setTimeout(resolve));
+    }
   };
 }
 
@@ -61,6 +76,16 @@ export const roundAxis = (rows, width) => ({
   label: "round", type: "linear", domain: [Math.min(...rows.map((r) => r.round)) - 0.5, Math.max(...rows.map((r) => r.round)) + 0.5],
   ticks: ticks(rows, width), tickFormat: "d", tickSize: 0, labelAnchor: "right", labelArrow: "none",
 });
+
+// Bars by round, stacked; with many rounds one area of steps for each kind instead of a bar for each round.
+export function bars(rows, width, kinds, options) {
+  const stacked = rows.flatMap((row) => kinds.map((kind) => ({ round: row.round, kind, value: row[kind] })));
+  const stack = { y: "value", fill: "kind", order: kinds };
+  const mark = rows.length > 120
+    ? Plot.areaY(stacked, Plot.stackY({ ...stack, x: "round", z: "kind", curve: "step" }))
+    : Plot.rectY(stacked.filter((one) => one.value > 0), Plot.stackY({ ...stack, x1: (one) => one.round - 0.4, x2: (one) => one.round + 0.4 }));
+  return plot(width, { x: roundAxis(rows, width), ...options, marks: [mark, Plot.ruleY([0], { stroke: "var(--line)" })] });
+}
 
 function ticks(rows, width) {
   const first = Math.min(...rows.map((r) => r.round));

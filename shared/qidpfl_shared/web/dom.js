@@ -26,14 +26,17 @@ export function fill(element, ...children) {
   return element;
 }
 
-// A table with a header row. A column is {key, label, format, number, cell}; `cell(row)` may return an element.
-export function dataTable(columns, rows, { caption, label } = {}) {
+// A table with a header row. A column is {key, label, format, number, class, cell}; `cell(row)` may return an element.
+// With `first` only so many rows are made at first, and a button makes all of them.
+export function dataTable(columns, rows, { caption, label, whole, first = Infinity } = {}) {
   const head = h("tr", null, columns.map((c) => h("th", { scope: "col", class: c.number ? "number" : null }, c.label)));
-  const body = rows.map((row) =>
-    h("tr", null, columns.map((c) => h("td", { class: c.number ? "number" : null }, c.cell ? c.cell(row) : shown(c, row)))),
+  const body = rows.slice(0, first).map((row) =>
+    h("tr", null, columns.map((c) => h("td", { class: c.class ?? (c.number ? "number" : null) }, c.cell ? c.cell(row) : shown(c, row)))),
   );
   const table = h("table", null, caption ? h("caption", null, caption) : null, h("thead", null, head), h("tbody", null, body));
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label ?? caption ?? "table" }, table);
+  const box = h("div", { class: whole ? "scroll whole" : "scroll", tabindex: "0", role: "region", "aria-label": label ?? caption ?? "table" }, table);
+  if (rows.length > first) box.append(h("button", { type: "button", onclick: () => box.replaceWith(dataTable(columns, rows, { caption, label, whole })) }, `Show all ${rows.length} rows`));
+  return box;
 }
 
 export function shown(column, row) {
