@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from qidpfl_shared.command_line import first_fault
+from qidpfl_shared.protocol.preset_sizes import sized
 from qidpfl_shared.protocol.presets import PRESETS, UnknownPreset, merged, preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
@@ -15,6 +16,8 @@ from .errors import InvalidTask
 
 # A defence may be absent, so that its fields are named with their section only.
 _SECTIONS = ("workload", "selection", "game", "privacy", "aggregation", "rounds", "bounds")
+
+_FEWEST_CLIENTS = 2
 
 
 @dataclass(frozen=True)
@@ -68,27 +71,10 @@ class Task:
         return Task(self.preset, overrides)
 
     def for_clients(self, clients: int) -> "Task":
-        """The same task for this number of clients: its partition has as many shards, and it waits for all of them.
-
-        Shards with two labels only stay as frequent as they are in the preset.
-        """
-        changes: dict[str, Any] = {"rounds": {"expected_clients": clients}}
-        partition = self.spec.workload.partition
-        if partition is not None:
-            repeated = range(0, clients, partition.clients)
-            two_class = [first + place for first in repeated for place in partition.two_class_ordinals]
-            changes["workload"] = {
-                "partition": {
-                    "clients": clients,
-                    "two_class_ordinals": [ordinal for ordinal in two_class if ordinal < clients],
-                }
-            }
-        if clients < self.spec.rounds.min_clients:
-            raise InvalidTask(
-                f"the task needs at least {self.spec.rounds.min_clients} clients, not {clients};"
-                " run more, or set min_clients and min_updates"
-            )
-        return self.with_(**changes)
+        """The same task for this number of clients: its partition has as many shards, and it waits for all of them."""
+        if clients < _FEWEST_CLIENTS:
+            raise InvalidTask(f"a task needs at least {_FEWEST_CLIENTS} clients, not {clients}")
+        return self.with_(**sized(self.spec, clients=clients))
 
     def _located(self, name: str, value: Any) -> dict[str, Any]:
         if name in TaskSpec.model_fields:

@@ -55,5 +55,5 @@ def test_a_task_grows_with_its_clients(clients: int, two_class: tuple[int, ...])
 
 
 def test_too_few_clients_are_refused_before_anything_starts() -> None:
-    with pytest.raises(InvalidTask, match="needs at least 3 clients, not 2"):
-        DIGITS.for_clients(2)
+    with pytest.raises(InvalidTask, match="needs at least 2 clients, not 1"):
+        DIGITS.for_clients(1)
