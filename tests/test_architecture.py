@@ -56,7 +56,7 @@ RULES: dict[str, set[str]] = {
         *("qidpfl_server.audit", "qidpfl_server.ops", "qidpfl_server.api"),
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
-    # sdk, journal, training <- participant <- fleet <- cli
+    # sdk, journal, training <- participant <- fleet <- cli; conformance <- cli
     "qidpfl_client": {"scipy", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_client.sdk"},
     "qidpfl_client.sdk": {
         *("httpcore", "httpx", "pydantic", "pydantic_core", "stamina"),
@@ -77,9 +77,14 @@ RULES: dict[str, set[str]] = {
         *("httpx", "qidpfl_client", "qidpfl_client.sdk", "qidpfl_client.journal", "qidpfl_client.participant"),
         *("qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
+    "qidpfl_client.conformance": {
+        *("httpx", "pydantic", "scipy", "qidpfl_client"),
+        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
+    },
     "qidpfl_client.cli": {
         *("rich", "stamina", "torch", "typer", "qidpfl_client", "qidpfl_client.sdk", "qidpfl_client.journal"),
         *("qidpfl_client.training", "qidpfl_client.participant", "qidpfl_client.fleet"),
+        "qidpfl_client.conformance",
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
     },
     # run -> results <- analysis <- report

@@ -31,6 +31,7 @@ from ..participant.data_source import OpenData
 from ..participant.runner import SHORT_RETRIES, run_until_finished
 from ..participant.session import ClientContext, Enrolment
 from . import options
+from .conform import conform_command
 from .doctor import doctor_command
 from .options import guarded
 from .progress import ProgressDisplay
@@ -42,6 +43,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The QI-DPFL
 ledger_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.add_typer(ledger_app, name="ledger")
 app.command("rotate-token")(rotate_command)
+app.command("conform")(conform_command)
 app.command("doctor")(doctor_command)
 
 
