@@ -16,6 +16,7 @@ from qidpfl_shared.command_line import Stopped, output_width, show_version, stop
 from qidpfl_shared.core import arguments
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
+from qidpfl_shared.workloads.own_data.reading import OwnFiles
 
 from ..api import TaskApi, connect
 from ..errors import Misconfigured
@@ -31,6 +32,7 @@ from ..owner import Owner, Prices, draw_privacy_value, in_words, limits_in_words
 from ..participant.data_source import OpenData
 from ..participant.runner import SHORT_RETRIES, run_until_finished
 from ..participant.session import ClientContext, Enrolment
+from . import data as own_data
 from . import options
 from .conform import conform_command
 from .doctor import doctor_command
@@ -80,6 +82,11 @@ def run_command(
     data_dir: options.DataDir = None,
     all_records: options.AllRecords = False,
     testbed_shard: options.TestbedShard = False,
+    data: own_data.Data = None,
+    model: own_data.Model = None,
+    column: own_data.Columns = None,
+    label_name: own_data.LabelNames = None,
+    check_only: own_data.CheckOnly = False,
     device: options.Device = "auto",
     privacy_value: options.PrivacyValue = "1.0",
     public_data: options.PublicData = False,
@@ -124,6 +131,7 @@ def run_command(
     options.warn_if_unsafe(unsafe_seed)
     task_id, codes = options.task_and_codes(code, code_file, task, client_cert)
     tls = options.tls_files(client_cert, client_key, server_ca)
+    files = own_data.files_of(data, column, label_name, model=model, workload=workload, testbed_shard=testbed_shard)
     with (
         ProgressDisplay() as progress,
         connect(server, insecure=insecure, tls=tls) as http,
@@ -138,16 +146,19 @@ def run_command(
             countdown=progress.count_down,
         )
         progress.say(limits_in_words(owner, context.lifetime_rho))
+        local = _local_data(
+            device,
+            data_dir,
+            workload,
+            all_records=all_records or (workload is not None and not testbed_shard),
+            threads=os.cpu_count() or 1,
+            files=files,
+            model=model,
+        )
         enrolment = Enrolment(
             context=context,
             codes=codes,
-            open_data=_local_data(
-                device,
-                data_dir,
-                workload,
-                all_records=all_records or (workload is not None and not testbed_shard),
-                threads=os.cpu_count() or 1,
-            ),
+            open_data=own_data.PreviewedData(local, owner, progress.say, check_only=check_only),
             ordinal=ordinal,
             moved=moved,
         )
@@ -366,7 +377,14 @@ def main() -> None:
 
 
 def _local_data(
-    device: str, data_dir: Path | None, workload: str | None, *, threads: int, all_records: bool = False
+    device: str,
+    data_dir: Path | None,
+    workload: str | None,
+    *,
+    threads: int,
+    all_records: bool = False,
+    files: OwnFiles | None = None,
+    model: str | None = None,
 ) -> OpenData:
     if data_dir is not None and not data_dir.is_dir():
         raise Misconfigured(f"there is no folder {data_dir}: create it, or correct --data-dir")
@@ -380,4 +398,11 @@ def _local_data(
     from ..training.devices import choose_device
 
     torch.set_num_threads(threads)
-    return LocalData(device=choose_device(device), data_dir=data_dir, custom_workload=workload, all_records=all_records)
+    return LocalData(
+        device=choose_device(device),
+        data_dir=data_dir,
+        custom_workload=workload,
+        all_records=all_records,
+        files=files,
+        model=model,
+    )

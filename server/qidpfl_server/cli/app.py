@@ -37,6 +37,7 @@ from .doctor import doctor_command
 from .keys import keys_app
 from .options import Rules, Where, guarded, located
 from .serve import ensure_task, serve
+from .task_files import checked_models, held_out_files, note_unused_files
 from .task_options import Clients, Rounds, Wanted, workload_of
 from .tasks import Overrides, TaskName, parsed_overrides, task_named, tasks_app, valid_name
 from .tls import ClientCertificates, check_tls
@@ -104,6 +105,14 @@ def serve_command(
         list[str] | None,
         typer.Option(help="module:Class or file.py:Class of a custom workload to evaluate with; repeatable"),
     ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="file.py:Class of an own model of the owners, to evaluate with; repeatable"),
+    ] = None,
+    held_out: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=FILE: evaluate tasks of own data of this name on a file of yours; repeatable"),
+    ] = None,
     rules: Rules = None,
     data_dir: Annotated[
         Path | None,
@@ -161,8 +170,10 @@ def serve_command(
         changes, own_workload = parsed_overrides(overrides), workload_of(preset, custom_workloads)
         asked = Wanted(preset=preset, overrides=changes, clients=clients, rounds=rounds, workload=own_workload)
         wanted = asked.task(registry, settings.data_dir)
+    models, files = checked_models(model or []), held_out_files(held_out or [])
     logs.configure(settings.log_format)
     with opened_store(settings, create=True) as store:
+        note_unused_files(store, files)
 
         def prepare() -> Guidance | None:
             if preset is None or wanted is None:
@@ -174,6 +185,8 @@ def serve_command(
             store,
             prepare=prepare,
             custom_workloads=custom_workloads,
+            models=models,
+            held_out=files,
             rules=registry,
             exit_when_finished=exit_when_finished,
         )

@@ -8,7 +8,7 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -104,12 +104,14 @@ def serve(
     *,
     prepare: Callable[[], Guidance | None] = lambda: None,
     custom_workloads: Sequence[str] = (),
+    models: Sequence[str] = (),
+    held_out: Mapping[str, Path] | None = None,
     rules: RuleRegistry = NO_RULES,
     exit_when_finished: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until all tasks have ended. `prepare` runs once the store is locked."""
     _limit_malloc_arenas()
-    evaluators = Evaluators(data_dir=settings.data_dir, custom=custom_workloads)
+    evaluators = Evaluators(data_dir=settings.data_dir, custom=custom_workloads, models=models, held_out=held_out)
     with exclusive(store.engine), _auto_export(settings, store):
         store.read(lambda tx: require_living_tasks(tx, rules))
         secrets = load_secrets(settings.state_dir)

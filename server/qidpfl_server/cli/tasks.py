@@ -30,6 +30,7 @@ from ..service.views import task_summary, task_view
 from ..store.transaction import Transaction
 from .display.task_lists import AsJson, print_json, print_task, print_tasks
 from .options import Rules, Where, guarded, located
+from .task_files import init_command, planned_from_file, say_how_to_serve
 from .task_options import Clients, Rounds, Wanted
 
 tasks_app = typer.Typer(
@@ -50,8 +51,11 @@ def create_command(
     where: Where,
     name: Annotated[str, typer.Argument(help="the name of the new task")],
     preset: Annotated[
-        str, typer.Option(help="the preset to start from: e.g. digits, or own for a workload of your own")
-    ],
+        str | None, typer.Option(help="the preset to start from: e.g. digits, or own for a workload of your own")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="instead of a preset: a task file for own data, which `tasks init` writes")
+    ] = None,
     clients: Clients = None,
     rounds: Rounds = None,
     overrides: Overrides = "{}",
@@ -63,7 +67,14 @@ def create_command(
     ] = None,
     rules: Rules = None,
     model: Annotated[
-        Path | None, typer.Option(help="the model to start from, FILE.safetensors or FILE.f32  [default: a new one]")
+        str | None,
+        typer.Option(
+            help="the model to start from, FILE.safetensors or FILE.f32  [default: a new one];"
+            " with --file also the owners' own model, FILE.py:Class"
+        ),
+    ] = None,
+    held_out: Annotated[
+        Path | None, typer.Option(help="with --file: check this file for `serve --held-out`; it is not stored")
     ] = None,
     single_use_codes: Annotated[
         int | None,
@@ -78,14 +89,26 @@ def create_command(
 
     Prints its id, then its enrolment codes. The codes cannot be shown again later.
     """
+    if (preset is None) == (file is None):
+        raise CoordinatorError("give exactly one of --preset and --file")
     settings = where.settings()
     registry = load_rules(rules or [])
     name = valid_name(name)
-    changes = parsed_overrides(overrides)
-    wanted = Wanted(preset=preset, overrides=changes, clients=clients, rounds=rounds, workload=workload)
-    spec, parameters = wanted.task(registry, settings.data_dir)
-    if model is not None:
-        parameters = read_model_file(model, spec)
+    if file is not None:
+        if workload is not None or overrides != "{}" or clients is not None or rounds is not None:
+            raise CoordinatorError(
+                "a task file says everything itself: leave --workload, --overrides, --clients and --rounds out"
+            )
+        spec, parameters = planned_from_file(file, model, held_out, registry)
+    else:
+        assert preset is not None
+        if held_out is not None:
+            raise CoordinatorError("--held-out needs --file: other tasks are evaluated on their workload's records")
+        changes = parsed_overrides(overrides)
+        wanted = Wanted(preset=preset, overrides=changes, clients=clients, rounds=rounds, workload=workload)
+        spec, parameters = wanted.task(registry, settings.data_dir)
+        if model is not None:
+            parameters = read_model_file(Path(model), spec)
     with opened_store(settings, create=True) as store:
         initial = save_initial_model(store.blobs, spec, parameters)
         now = SystemClock().now()
@@ -103,6 +126,9 @@ def create_command(
     print(created.task.task_id)
     for code in created.codes:
         print(code)
+    if file is not None:
+        say_how_to_serve(spec, model, held_out)
+        return
     named = () if workload is None else (workload,)
     if (obstacle := Evaluators(data_dir=settings.data_dir, custom=named).obstacle(spec)) is not None:
         print(f"note: its rounds cannot be evaluated from here: {obstacle}", file=sys.stderr)
@@ -110,6 +136,9 @@ def create_command(
         print(f"note: serve --workload {workload} evaluates its rounds", file=sys.stderr)
     for path in registry.files_of(spec):
         print(f"note: serve --rules {path} runs it", file=sys.stderr)
+
+
+tasks_app.command("init")(init_command)
 
 
 @tasks_app.command("list")

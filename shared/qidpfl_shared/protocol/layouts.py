@@ -4,12 +4,16 @@ This is the only place that states them. The presets, the checks of a task and t
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from .wire import TensorLayout, TensorSpec
 
 NETWORKS = ("linear", "lenet", "mcmahan")
+# The networks that a task of own data can name. mlp has a parameter, the widths of its hidden layers.
+OWN_DATA_NETWORKS = ("linear", "mlp", "lenet", "mcmahan")
 # Two unpadded 5x5 convolutions, each followed by pooling, need at least this side.
 LENET_MIN_SIDE = 16
 # The network of McMahan et al. takes the centre of a colour image.
@@ -87,6 +91,30 @@ def built_in(*, dataset: str, network: str) -> TensorLayout | None:
             return lenet(channels=facts.shape.channels, side=facts.shape.height, labels=facts.labels)
         case _:
             return mcmahan_cifar(labels=facts.labels)
+
+
+def of_records(
+    *, network: str, hidden: Sequence[int], record_shape: tuple[int, ...], labels: int
+) -> TensorLayout | None:
+    """Return the layout of a built-in network for records of this shape; None if it does not accept them."""
+    match network, record_shape:
+        case "linear", _:
+            return linear(inputs=math.prod(record_shape), labels=labels)
+        case "mlp", _:
+            return mlp(inputs=math.prod(record_shape), hidden=hidden, labels=labels)
+        case "lenet", (channels, height, width) if height == width >= LENET_MIN_SIDE:
+            return lenet(channels=channels, side=height, labels=labels)
+        case "mcmahan", (3, 24, 24):
+            return mcmahan_cifar(labels=labels)
+        case _:
+            return None
+
+
+def mlp(*, inputs: int, hidden: Sequence[int], labels: int) -> TensorLayout:
+    """Fully connected layers of these widths with tanh between."""
+    widths = (inputs, *hidden, labels)
+    layers = (_pair(f"full{place}", (wide, before)) for place, (before, wide) in enumerate(pairwise(widths), 1))
+    return _layout(*(tensor for layer in layers for tensor in layer))
 
 
 def linear(*, inputs: int, labels: int) -> TensorLayout:
