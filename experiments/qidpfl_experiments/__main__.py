@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from qidpfl_shared.command_line import Stopped, output_width, show_version, stopped_by_signals
+from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
 
 from .methods import METHODS, custom_methods, methods_named
 from .report.about import about
@@ -38,7 +39,12 @@ app = typer.Typer(
 def main_options(
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=show_version("qidpfl-experiments"), help="print the version"),
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=show_version("qidpfl-experiments", PROTOCOL_VERSION),
+            help="print the version",
+        ),
     ] = False,
 ) -> None:
     """Run the paper's experiments on live services: a coordinator and fleets of clients over HTTP."""

@@ -15,6 +15,7 @@ from rich.table import Table
 from qidpfl_shared.command_line import Stopped, output_width, show_version, stopped_by_signals
 from qidpfl_shared.core import arguments
 from qidpfl_shared.core.money import from_micro
+from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
 from qidpfl_shared.workloads.own_data.reading import OwnFiles
 
 from ..api import TaskApi, connect
@@ -53,7 +54,12 @@ app.command("doctor")(doctor_command)
 def main_options(
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=show_version("qidpfl-client"), help="print the version"),
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=show_version("qidpfl-client", PROTOCOL_VERSION),
+            help="print the version",
+        ),
     ] = False,
 ) -> None:
     """The QI-DPFL client."""

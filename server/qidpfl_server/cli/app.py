@@ -14,6 +14,7 @@ from rich.console import Console
 from qidpfl_shared.command_line import show_version
 from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.durable_files import fsync_dir
+from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
 from qidpfl_shared.protocol.signatures import ChainPosition
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
@@ -57,7 +58,12 @@ Preset = Annotated[str | None, typer.Option(help="create a task of this preset i
 def main_options(
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=show_version("qidpfl-server"), help="print the version"),
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=show_version("qidpfl-server", PROTOCOL_VERSION),
+            help="print the version",
+        ),
     ] = False,
 ) -> None:
     """The QI-DPFL coordinator."""
