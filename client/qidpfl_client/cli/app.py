@@ -345,6 +345,7 @@ def main() -> None:
     stamina.instrumentation.set_on_retry_hooks([])
     try:
         with stopped_by_signals():
+            options.trace_if_wanted()
             app()
     except Stopped:
         # The journal makes it safe to stop at any point.
