@@ -4,9 +4,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.privacy.histogram import histogram_noise_std
-from . import layouts
-from .task_spec import Partition, SelectionRule, TaskSpec
+from ...core.privacy.histogram import histogram_noise_std
+from .. import layouts
+from .parts import Partition, SelectionRule
+from .spec import TaskSpec
 
 # The largest L1 distance of two distributions: a threshold of this refuses no client.
 _LARGEST_DISTANCE = 2.0
