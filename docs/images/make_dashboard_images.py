@@ -10,11 +10,10 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples/demo")]
+sys.path[:0] = [str(ROOT / "tests")]
 
-from processes import Testbed  # noqa: E402
-from scenarios import SCENARIOS  # noqa: E402
-
+from qidpfl.demo.processes import DemoProcesses  # noqa: E402
+from qidpfl.demo.scenarios import SCENARIOS  # noqa: E402
 from qidpfl_client.api import AdminApi, connect  # noqa: E402
 from qidpfl_experiments.view.content import as_json, page_content  # noqa: E402
 from qidpfl_experiments.view.server import PageServer  # noqa: E402
@@ -29,7 +28,10 @@ RESULTS = ROOT / "docs/results/mnist-full"
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         scenario = SCENARIOS["digits"]
-        with Testbed(Path(folder), scenario, rounds=ROUNDS, unsafe_seed=3) as testbed, connect(testbed.url) as http:
+        with (
+            DemoProcesses(Path(folder), scenario, rounds=ROUNDS, unsafe_seed=3) as testbed,
+            connect(testbed.url) as http,
+        ):
             api = AdminApi(http, token=testbed.admin_token())
             (task,) = api.tasks()
             while api.task(task.task_id).settled_rounds < ROUNDS - 6:
@@ -38,7 +40,7 @@ def main() -> None:
     take_results()
 
 
-def take(testbed: Testbed, task_id: str) -> None:
+def take(testbed: DemoProcesses, task_id: str) -> None:
     """Take a picture of each page."""
     token = (testbed.state_dir / "viewer.token").read_text().strip()
     with opened_browser() as browser:

@@ -15,6 +15,7 @@ from rich.table import Table
 from qidpfl_shared.command_line import Stopped, output_width, show_version, stopped_by_signals
 from qidpfl_shared.core import arguments
 from qidpfl_shared.core.money import from_micro
+from qidpfl_shared.tracing import TracingUnavailable, start_tracing, traces_are_wanted
 from qidpfl_shared.workloads.own_data.reading import OwnFiles
 
 from ..api import TaskApi, connect
@@ -363,11 +364,21 @@ def main() -> None:
     stamina.instrumentation.set_on_retry_hooks([])
     try:
         with stopped_by_signals():
+            _trace_if_wanted()
             app()
     except Stopped:
         # The journal makes it safe to stop at any point.
         print("qidpfl-client: stopped; start it again with the same journal to continue", file=sys.stderr)
         sys.exit(0)
+
+
+@guarded
+def _trace_if_wanted() -> None:
+    if traces_are_wanted():
+        try:
+            start_tracing("qidpfl-client")
+        except TracingUnavailable as error:
+            raise Misconfigured(str(error)) from None
 
 
 def _local_data(

@@ -56,7 +56,7 @@ class Service:
         with self.log.open("a") as log:
             self._log_offset = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "qidpfl_experiments.run.child_process", *self._command],
+                [sys.executable, "-m", "qidpfl_experiments.testbed.child_process", *self._command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -6,14 +6,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scenarios import Scenario
+from qidpfl_experiments.testbed.process import Service, free_port
 
-from qidpfl_experiments.run.process import Service, free_port
+from .scenarios import Scenario
 
 _STOP_TIMEOUT_S = 30.0
 
 
-class Testbed:
+class DemoProcesses:
     """A coordinator and its clients on this machine."""
 
     def __init__(self, folder: Path, scenario: Scenario, *, rounds: int | None, unsafe_seed: int | None) -> None:
@@ -29,7 +29,7 @@ class Testbed:
         self.clients: list[Service] = []
         self._restarting = threading.Lock()
 
-    def __enter__(self) -> "Testbed":
+    def __enter__(self) -> "DemoProcesses":
         try:
             self.coordinator.wait_until_served()
             for ordinal in range(self.scenario.clients):

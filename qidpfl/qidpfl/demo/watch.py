@@ -5,17 +5,18 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from processes import Testbed
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from task_record import TaskRecord, part_of
 
 from qidpfl_client.api import AdminApi
-from qidpfl_experiments.run.process import ProcessEnded
+from qidpfl_experiments.testbed.process import ProcessEnded
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.protocol.messages import RoundResult, TaskState
+
+from ..record import TaskRecord, part_of
+from .processes import DemoProcesses
 
 _POLL_S = 0.3
 
@@ -23,9 +24,9 @@ _POLL_S = 0.3
 class Watch:
     """Shows the task: live on a terminal, line by line in a pipe."""
 
-    def __init__(self, *, api: AdminApi, testbed: Testbed, kill_in_round: int | None) -> None:
+    def __init__(self, *, api: AdminApi, processes: DemoProcesses, kill_in_round: int | None) -> None:
         self._api = api
-        self._testbed = testbed
+        self._processes = processes
         self._kill_in_round = kill_in_round
         self._console = Console(highlight=False)
         self._began = time.monotonic()
@@ -57,7 +58,7 @@ class Watch:
         def restart() -> None:
             while not over.wait(_POLL_S) and not self._failed:
                 try:
-                    for name in self._testbed.restart_killed():
+                    for name in self._processes.restart_killed():
                         live.console.print(f"{name} was killed; it was restarted and continues")
                 except ProcessEnded as error:
                     self._failed.append(error)
@@ -73,7 +74,7 @@ class Watch:
     def _follow(self, record: TaskRecord, live: Live) -> None:
         if record.task.state is TaskState.ENROLLING:
             live.update(
-                Text(f"{record.task.clients} of {self._testbed.scenario.clients} clients have enrolled"), refresh=True
+                Text(f"{record.task.clients} of {self._processes.scenario.clients} clients have enrolled"), refresh=True
             )
             return
         if not record.clients:
@@ -87,8 +88,8 @@ class Watch:
                 self._print_rows([_row(record, record.rounds[-1])])
         if self._kill_in_round is not None and record.task.settled_rounds >= self._kill_in_round - 1:
             self._kill_in_round = None
-            self._testbed.coordinator.kill()
-            self._testbed.coordinator.process.wait()
+            self._processes.coordinator.kill()
+            self._processes.coordinator.process.wait()
         live.update(Group(_table(record), Text(f"{self._elapsed():.0f} s")), refresh=True)
 
     def _print_rows(self, rows: Iterable[list[str]]) -> None:

@@ -1,17 +1,18 @@
 """The summary of the task: the ledgers of the clients, and a check that the payments add up."""
 
-from processes import Testbed
 from rich.console import Console
 from rich.table import Table
-from task_record import TaskRecord
 
 from qidpfl_client.journal.journal import Journal
 from qidpfl_client.journal.ledger import read_ledger
-from qidpfl_experiments.run.process import audit
+from qidpfl_experiments.testbed.process import audit
 from qidpfl_shared.core.money import from_micro
 
+from ..record import TaskRecord
+from .processes import DemoProcesses
 
-def print_summary(record: TaskRecord, testbed: Testbed) -> None:
+
+def print_summary(record: TaskRecord, processes: DemoProcesses) -> None:
     """Print the ledgers, the payments, the guarantee and the audit of the coordinator."""
     console = Console(highlight=False)
     table = Table(title="Ledgers, from the clients' own journals", title_justify="left", box=None)
@@ -20,7 +21,7 @@ def print_summary(record: TaskRecord, testbed: Testbed) -> None:
         table.add_column(name, justify="right")
     earned = 0
     for client in record.clients:
-        with Journal(testbed.journal(client.ordinal), read_only=True) as journal:
+        with Journal(processes.journal(client.ordinal), read_only=True) as journal:
             ledger = read_ledger(journal)
         earned += ledger.earned_micro
         table.add_row(
@@ -47,4 +48,4 @@ def print_summary(record: TaskRecord, testbed: Testbed) -> None:
         end="",
     )
     print(f" a client has {min(records)} to {max(records)} records, and more records give more protection.")
-    print(f"Audit of the coordinator: {audit(testbed.state_dir)}.")
+    print(f"Audit of the coordinator: {audit(processes.state_dir)}.")
