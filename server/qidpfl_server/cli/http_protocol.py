@@ -28,6 +28,8 @@ _MAX_WAITING = 4
 _READ_BYTES = 48 * 1024
 _BODY_READ_BYTES = 256 * 1024
 _END_OF_HEADER = b"\r\n\r\n"
+# What decides where a request ends, and whether another one may follow.
+_FRAMING_HEADERS = (b"content-length", b"transfer-encoding", b"connection")
 # A connection of the reserved lane has this time for its header.
 _RESERVED_TIMEOUT_S = 2.0
 # How often the speed of a body is checked, and the shortest time for a client to read some of an answer.
@@ -62,6 +64,8 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._reading: _HeldFlow
         self._running: Any = None
         self._refusal: ErrorCode | None = None
+        # Whether the parser takes the end of the header for the end of the request, and whether it reads it again.
+        self._wants_upgrade = self._rereading = False
         self._certificate: str | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -124,13 +128,41 @@ class DeadlineProtocol(HttpToolsProtocol):
 
     def _feed(self, piece: bytes) -> None:
         try:
+            self._parse_piece(piece)
+        except httptools.HttpParserError:
+            self._refuse(ErrorCode.MALFORMED_REQUEST)
+
+    def _parse_piece(self, piece: bytes) -> None:
+        try:
             self.parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:
+        except httptools.HttpParserUpgrade as wish:
             # HTTP lets a server ignore the wish for another protocol. CONNECT has no answer here.
             if self.scope["method"] == "CONNECT":
                 self._refuse(ErrorCode.MALFORMED_REQUEST)
-        except httptools.HttpParserError:
-            self._refuse(ErrorCode.MALFORMED_REQUEST)
+                return
+            self._ignore_upgrade()
+            if rest := piece[wish.args[0] :]:
+                self._parse_piece(rest)
+
+    def _ignore_upgrade(self) -> None:
+        """Go on with a parser that has read the same header without the wish.
+
+        A parser of httptools skips the body after such a wish, and would read it as the next request.
+        """
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        lines = [f"{self.scope['method']} / HTTP/{self.scope['http_version']}".encode()]
+        lines += [name + b": " + value for name, value in self.headers if name in _FRAMING_HEADERS]
+        self._wants_upgrade, self._rereading = False, True
+        self.parser.feed_data(b"\r\n".join(lines) + _END_OF_HEADER)
+
+    def on_message_begin(self) -> None:
+        if not self._rereading:
+            super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        if not self._rereading:
+            super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # uvicorn would add the trailers of a body to the headers, without a limit.
@@ -138,6 +170,10 @@ class DeadlineProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._rereading:
+            self._rereading = False
+            return
+        self._wants_upgrade = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         super().on_headers_complete()
         length = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         self._request.end_header(length)
@@ -161,6 +197,8 @@ class DeadlineProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._wants_upgrade:
+            return
         self._request = _RequestBytes()
         self._expect(None)
         self.slot.set_idle(False)

@@ -91,8 +91,8 @@ def store_profile(
     # Read after the task is locked: another process may just have stored the profile.
     client = known_client(tx, client_id)
     if client.has_profile:
-        if _profile_of(client) != profile:
-            raise RequestRefused(ErrorCode.PROFILE_FROZEN)
+        if other := _changed_fields(_profile_of(client), profile):
+            raise RequestRefused(ErrorCode.PROFILE_FROZEN, f"the stored profile has another {', '.join(other)}")
         return profile_receipt(tx, client, profile)
     _require_enrolling(task)
     if client.state is ClientState.LEFT:
@@ -240,6 +240,10 @@ def _profile_of(client: Client) -> Profile:
         rho_cap=client.rho_cap,
         lifetime_rho=client.lifetime_rho,
     )
+
+
+def _changed_fields(stored: Profile, sent: Profile) -> list[str]:
+    return [name for name in Profile.model_fields if getattr(stored, name) != getattr(sent, name)]
 
 
 def _summary(client: Client, alignment: float | None, flagged: bool) -> ClientSummary:

@@ -8,7 +8,11 @@ from .fields import Choice, Digest, Message, Micro, Name, SpentRho, Text, Tuple,
 
 
 class SpendState(StrEnum):
-    """The state of a budget: reserved at the declaration, spent when the update was sent, freed if it never was."""
+    """The state of a budget: reserved at the declaration, spent when the update was stored, freed if none was.
+
+    `spent_unpaid`: without a payment. That includes an update which the coordinator has read and answered with 410. One
+    that it answered with another 4xx is freed here; the client's own account still counts it.
+    """
 
     RESERVED = "reserved"
     SPENT = "spent"
@@ -38,7 +42,7 @@ class Ledger(Message):
     entries: Tuple[LedgerEntry]
     spent_rho: SpentRho | None = Field(description="null: at least one release is unprotected")
     epsilon: float | None = Field(
-        ge=0, description="of the spent budget at delta, by the tight reading; null: unprotected"
+        ge=0, description="of the spent budget at delta, by the formula of the contract; null: unprotected"
     )
     delta: float = Field(gt=0, lt=1)
     earned_micro: Micro

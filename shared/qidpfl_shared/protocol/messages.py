@@ -1,9 +1,10 @@
 """The requests and answers of the HTTP API. docs/protocol.md explains when each is used."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..core.noise_audit import NoiseVerdict
@@ -55,7 +56,7 @@ class TaskState(StrEnum):
 
 
 class RoundState(StrEnum):
-    """The states of a round. A void round opens again as its next attempt."""
+    """The states of a round. A void round has ended unpaid, and its task with it, unless an admin resumes the task."""
 
     OPEN = "open"
     SETTLED = "settled"
@@ -118,7 +119,7 @@ class CreatedTask(Message):
 
 
 class EnrolRequest(Message):
-    """Join a task. Until the profile is stored, a repeat with the same key gives the same client a new token."""
+    """Join a task. Until the token is used for the first time, a repeat with the same key gives a new token."""
 
     enrolment_code: EnrolmentCode = Field(repr=False)
     enrolment_key: Secret = Field(
@@ -148,12 +149,14 @@ class Profile(Message):
         description="the label histogram; null: the client sends none, which only selection rule `all` allows",
     )
     size: PositiveCount = Field(description="number of records; public")
-    privacy_value: PrivacyValue
+    privacy_value: PrivacyValue = Field(
+        description="value of one unit of budget to the client (ν), within `bounds` of the spec"
+    )
     histogram_rho: Rho | None = Field(
         default=None, description="null: the histogram is exact, an unprotected release, or there is none"
     )
     rho_cap: Rho | None = Field(default=None, description="largest budget in one round")
-    lifetime_rho: Rho | None = Field(default=None, description="largest budget in all rounds together")
+    lifetime_rho: Rho | None = Field(default=None, description="largest budget of the histogram and all rounds together")
 
     @model_validator(mode="after")
     def _check(self) -> "Profile":
@@ -217,7 +220,8 @@ class ClientSummary(Message):
 class RoundOffer(SignedMessage):
     """An open round for one client: all it needs to compute its best response, and no data of other clients.
 
-    The signature covers what is the same for all clients of an attempt.
+    The signature covers what is the same for all clients of an attempt: this message, the member `round` of the answer,
+    without `signature`, `standing`, `rho_max`, `declare_in_s` and `deliver_in_s`.
     """
 
     kind: ClassVar[str] = "announcement"
@@ -263,7 +267,18 @@ class Join(Message):
     join: Yes
 
 
-BudgetRequest = Declaration | Decline | Join
+def _kind_of_answer(value: object) -> str:
+    """The kind of an answer by its key, so that an error names the fields of this kind only."""
+    if isinstance(value, Message):
+        return type(value).__name__
+    keys = value if isinstance(value, Mapping) else ()
+    return "Decline" if "decline" in keys else "Join" if "join" in keys else "Declaration"
+
+
+BudgetRequest = Annotated[
+    Annotated[Declaration, Tag("Declaration")] | Annotated[Decline, Tag("Decline")] | Annotated[Join, Tag("Join")],
+    Discriminator(_kind_of_answer),
+]
 
 
 class BudgetReceipt(SignedMessage):
@@ -300,7 +315,10 @@ class ClientResult(Message):
     declined: bool
     delivered: bool
     verdict: Choice[NoiseVerdict] | None = Field(default=None, description="of the noise audit; null if it is off")
-    accepted: bool
+    accepted: bool = Field(
+        description="whether an update counts and is paid. Not one that the operator has voided and, with"
+        " `privacy.audit: reject`, not `too_little_noise` and `too_much_noise`; `undecidable` counts"
+    )
     payment_micro: Micro
     escrow_micro: Micro | None = Field(
         default=None, exclude_if=is_absent, description="held back until the task ends; only in tasks with escrow"

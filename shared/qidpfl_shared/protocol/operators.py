@@ -185,7 +185,7 @@ class AccountSummary(Message):
     ordinal: Ordinal
     releases: Count = Field(description="the histogram and all updates")
     spent_rho: SpentRho | None = Field(description="what is proven for them together; null: one is unprotected")
-    epsilon: float | None = Field(ge=0, description="of the spent budget at delta, by the tight reading")
+    epsilon: float | None = Field(ge=0, description="of the spent budget at delta, by the formula of the contract")
     delta: float = Field(gt=0, lt=1)
     guarantee: Literal["proven", "heuristic", "none"] = Field(
         description="`proven`: all releases keep what they declare; `heuristic`: some guarantee less; `none`: at least"

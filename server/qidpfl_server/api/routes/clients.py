@@ -72,8 +72,9 @@ async def enrol_client(
 ) -> EnrolAnswer:
     """Become a client of the task, with the enrolment code in the body and no token.
 
-    Store the key before the request and the token after it. May be repeated with the same key until the token is used:
-    the answer then has the same client with a new token.
+    Store the key before the request and the token after it. May be repeated with the same key until any call uses the
+    token for the first time: the answer then has the same client with a new token. Read the task before: `GET` on the
+    task with the enrolment code as bearer token.
     """
     now = context.now()
     try:
@@ -194,7 +195,10 @@ async def get_selection(context: Ctx, client_id: ClientId, task_id: TaskId) -> S
 
 @router.get("/me/ledger", summary="My ledger", responses=responses(*_OWN) | success(examples.LEDGER))
 async def get_ledger(context: Ctx, client_id: ClientId, task_id: TaskId) -> Ledger:
-    """What the client declared, what privacy loss is proven, and what it was paid."""
+    """What the client declared, what privacy loss is proven, and what it was paid.
+
+    The client's own account counts: it also has updates that were sent and refused, which are freed here.
+    """
     return await context.read(lambda tx: ledger(tx, client_id))
 
 

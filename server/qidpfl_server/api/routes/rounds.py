@@ -189,7 +189,8 @@ async def put_update(request: Request) -> Response:
 
     An update is like a gradient: the coordinator subtracts the mean. Its noise is that of the declared budget. The
     receipt means durable. Send the same bytes again if an answer is lost: a repeat gets the first receipt, also after
-    the round has closed. New noise would be a second release.
+    the round has closed. New noise would be a second release: after any error whose request had a body, never send
+    other bytes in this round.
     """
     # The parameters are read by hand: for a small upload FastAPI's own way costs as much as the rest of the event
     # loop's work.
