@@ -236,6 +236,7 @@ def _timing(round_: Round) -> RoundTiming | None:
         settled_at=None if round_.settled_at is None else as_datetime(round_.settled_at),
         settlement_s=round_.settlement_s,
         evaluation_s=round_.evaluation_s,
+        evaluated_at=None if round_.evaluated_at is None else as_datetime(round_.evaluated_at),
     )
 
 

@@ -32,6 +32,7 @@ from ...service.rounds.submissions import (
 )
 from ...service.views import AnnouncementState, as_seen_by, last_closed_round, round_result
 from ...store.store import RoundKey
+from ...store.transaction import Transaction
 from ..auth import Admin, ClientId, OtherClientId, Reader, RoundNumber, TaskId, bearer, identify, participant
 from ..context import Context, Ctx, get_context
 from ..document import examples
@@ -108,15 +109,22 @@ async def _last_result(context: Context, announced: AnnouncementState, client_id
         number = announced.round_.round_number - 1 or None
     if number is None:
         return None
-    return context.signed(as_seen_by(await _result(context, task.task_id, number), client_id))
+    return context.signed(as_seen_by(await _result(context, task.task_id, number, with_scores=False), client_id))
 
 
-async def _result(context: Context, task_id: str, number: int) -> RoundResult:
-    result = context.settled_rounds.get(task_id, number)
+async def _result(context: Context, task_id: str, number: int, *, with_scores: bool = True) -> RoundResult:
+    """The result of a round. Without `with_scores` it may lack scores that were stored after its settlement."""
+    result = context.settled_rounds.get(task_id, number, with_scores=with_scores)
     if result is None:
-        result = await context.read(lambda tx: round_result(tx, get_task(tx, task_id), number))
-        context.settled_rounds.add(task_id, result)
+        result, awaits_evaluation = await context.read(lambda tx: _read_result(tx, task_id, number))
+        context.settled_rounds.add(task_id, result, awaits_evaluation=awaits_evaluation)
     return result
+
+
+def _read_result(tx: Transaction, task_id: str, number: int) -> tuple[RoundResult, bool]:
+    """The result of a round, and whether its model has yet to be evaluated."""
+    round_ = tx.rounds.get(task_id, number)
+    return round_result(tx, get_task(tx, task_id), number), round_ is not None and round_.awaits_evaluation
 
 
 async def _announced(context: Context, task_id: str) -> AnnouncementState:
