@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from servers import Connection, empty_database, ended, peak_memory_mib, running_
 __all__ = ["Connection", "Size", "enrol", "measure_coordinator", "measure_floor", "peak_memory_mib", "task_body"]
 
 _FOLDER = Path(__file__).parent
+# The coordinator imports scipy a second after its start. A round that has to wait for that is not measured.
+_WARM_UP_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,7 @@ def measure_coordinator(size: Size, rounds: int, store_url: str | None = None) -
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         database = store_url and stack.enter_context(empty_database(store_url))
         server = stack.enter_context(running_coordinator(folder / "state", database))
+        time.sleep(_WARM_UP_S)
         return play(Plan(server.port, server.pid, size.clients, size.dimension, rounds, server.admin_token))
 
 

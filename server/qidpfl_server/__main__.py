@@ -1,7 +1,11 @@
 """Runs the commands: `python -m qidpfl_server`."""
 
 import gc
+import os
 
+# Before numpy is imported. Its products are small here: a second thread makes none of them faster, and spins on the
+# processor while it waits for the next one.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # An import creates many objects and frees few. The collector would search all of them again and again.
 gc.disable()
 

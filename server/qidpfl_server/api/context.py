@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 import anyio.to_thread
 from fastapi import Depends, Request
 
-from qidpfl_shared.protocol.messages import UpdateReceipt
+from qidpfl_shared.protocol.messages import RoundResult, UpdateReceipt
 from qidpfl_shared.protocol.signatures import Signed
 
 from ..clock import Clock, Micros
@@ -17,6 +17,7 @@ from ..service.figures import task_figures
 from ..service.notifications import ChangeNotifier
 from ..service.rounds.submissions import Delivery, find_receipts
 from ..service.scheduler import Scheduler
+from ..service.views import result_of_round
 from ..settings import Settings
 from ..store.store import RoundKey, Store
 from ..store.transaction import Transaction
@@ -66,6 +67,8 @@ class Context:
         self.enrolments = EnrolmentLimits(settings.enrolments_per_s)
         self.downloads = DownloadCache()
         self.settled_rounds = SettledRoundCache()
+        # All clients ask for the result of a round as soon as it is settled: one read answers those that wait.
+        self.round_results = RequestBatcher(self._read_result)
         # Requests for the same round at the same time share a reading transaction.
         self.admissions = RequestBatcher(self._look_up)
         # So do look-ups of credentials: a flood of unknown ones takes one thread, and a transaction for many of them.
@@ -107,6 +110,14 @@ class Context:
 
     async def _look_up(self, round_key: RoundKey, items: Sequence[Delivery]) -> list[UpdateReceipt | Exception | None]:
         return await self.read(lambda tx: find_receipts(tx, *round_key, items))
+
+    async def _read_result(self, round_key: RoundKey, waiting: Sequence[None]) -> list[RoundResult | Exception]:
+        task_id, number = round_key
+        if (known := self.settled_rounds.get(task_id, number)) is not None:
+            return [known] * len(waiting)
+        result, awaits_evaluation = await self.read(lambda tx: result_of_round(tx, task_id, number))
+        self.settled_rounds.add(task_id, result, awaits_evaluation=awaits_evaluation)
+        return [result] * len(waiting)
 
 
 async def get_context(request: Request) -> Context:

@@ -30,6 +30,8 @@ _WAITING_BYTES = 64 << 20
 _BLOCK = 8192
 _BINARY = "application/octet-stream"
 _MAX_QUEUED = 16
+# Accepted uploads of more tasks than this are forgotten.
+_MAX_TASKS = 256
 # A client that sends the same upload again has most likely lost its first connection, which may take minutes to end.
 _SUPERSEDE_AFTER_S = 1.0
 
@@ -119,6 +121,28 @@ class UploadQueue:
                 del self._lines[key]
 
 
+class AcceptedUploads:
+    """Whose uploads to the latest round of each task this process has accepted."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, tuple[int, set[str]]] = {}
+
+    def add(self, task_id: str, round_number: int, client_id: str) -> None:
+        """Note an upload. A new round of the task replaces the one before."""
+        known = self._latest.get(task_id)
+        if known is None or known[0] != round_number:
+            self._latest.pop(task_id, None)
+            if len(self._latest) >= _MAX_TASKS:
+                del self._latest[next(iter(self._latest))]
+            known = self._latest[task_id] = round_number, set()
+        known[1].add(client_id)
+
+    def has(self, task_id: str, round_number: int, client_id: str) -> bool:
+        """Whether an upload of this client to this round was accepted; False if that is not known."""
+        known = self._latest.get(task_id)
+        return known is not None and known[0] == round_number and client_id in known[1]
+
+
 async def _acquire(line: UploadLine) -> None:
     while True:
         try:
@@ -163,6 +187,7 @@ class UploadReceiver:
 
     def __init__(self, max_uploads: int) -> None:
         self.queue = UploadQueue()
+        self.accepted = AcceptedUploads()
         self._slots = asyncio.Semaphore(max_uploads)
         # fsyncs that run at the same time share the commits of the file system.
         self._disk = anyio.CapacityLimiter(16)

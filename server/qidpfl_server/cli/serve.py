@@ -229,7 +229,7 @@ class _Server(uvicorn.Server):
         _log.info("listening", url=f"{scheme}://{self.config.host}:{port}")
         _show_dashboard(f"{scheme}://{_reachable(self.config.host)}:{port}/dashboard", self._state_dir)
         # The first round needs scipy. Imported a little later, it delays neither the first requests nor that round.
-        warm_up = threading.Timer(_WARM_UP_AFTER_S, importlib.import_module, args=["scipy.optimize"])
+        warm_up = threading.Timer(_WARM_UP_AFTER_S, _import_scipy)
         warm_up.daemon = True
         warm_up.start()
 
@@ -255,6 +255,12 @@ class _Server(uvicorn.Server):
         """Stop without a signal, which uvicorn would raise again after it has stopped."""
         self._notifier.close()
         self.should_exit = True
+
+
+def _import_scipy() -> None:
+    """The plan of a round needs `optimize`, the noise audit of its updates `stats`."""
+    for name in ("scipy.optimize", "scipy.stats"):
+        importlib.import_module(name)
 
 
 def _connection_limits(settings: Settings) -> ConnectionLimits:

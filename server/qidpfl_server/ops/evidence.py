@@ -17,7 +17,7 @@ from qidpfl_shared.protocol.messages import RoundState
 from qidpfl_shared.protocol.signatures import ChainHead, ChainPosition
 
 from ..errors import CoordinatorError
-from ..store.guarded import evaluation_row, evaluation_subject, round_rows, round_subject
+from ..store.guarded import round_rows, round_subject
 from ..store.transaction import Transaction
 
 CHAIN_FILE, ROWS_FILE, PROOF_FILE = "chain.jsonl", "rows.jsonl", "proof.json"
@@ -43,8 +43,6 @@ def _closed_rounds(tx: Transaction, task_id: str) -> Iterator[dict[str, Any]]:
         if round_.state is not RoundState.OPEN:
             rows = round_rows(tx.connection, task_id, round_.round_number)
             yield {"subject": round_subject(round_.round_number), "rows": rows}
-            if (scores := evaluation_row(tx.connection, task_id, round_.round_number)) is not None:
-                yield {"subject": evaluation_subject(round_.round_number), "rows": scores}
 
 
 def _lines(values: Iterator[dict[str, Any]]) -> bytes:

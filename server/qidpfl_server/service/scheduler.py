@@ -251,7 +251,7 @@ def _due(tx: Transaction, task: Task, now: Micros) -> list[tuple[Task, Micros]]:
     round_ = tx.rounds.latest(task.task_id)
     if round_ is None or round_.state is not RoundState.OPEN:
         return []
-    if round_is_complete(tx, round_, now):
+    if round_is_complete(tx.rounds, round_, now):
         return [(task, now)]
     return [(task, round_.declare_by + 1 if now <= round_.declare_by else round_.deliver_by + 1)]
 

@@ -46,7 +46,7 @@ from ..domain import (
 from ..errors import RequestRefused
 from ..store.guarded import round_subject
 from ..store.transaction import Transaction
-from .lifecycle import known_client
+from .lifecycle import get_task, known_client
 from .rounds.late_updates import late_digests
 
 
@@ -67,6 +67,10 @@ class AnnouncementState:
     def is_newer_than(self, after: tuple[int, int]) -> bool:
         """Whether the open round and attempt are later than `after`."""
         return self.round_ is not None and (self.round_.round_number, self.round_.attempt) > after
+
+    def accepts_updates(self, round_number: int, now: Micros) -> bool:
+        """Whether this round is the open one and its time to deliver is not over."""
+        return self.round_ is not None and self.round_.round_number == round_number and now <= self.round_.deliver_by
 
     def was_set_aside(self, client_id: str) -> bool:
         """Whether the plan of the open round leaves this client out because it missed too many rounds."""
@@ -211,6 +215,13 @@ def round_result(tx: Transaction, task: Task, round_number: int) -> RoundResult:
         clients=tuple(_client_results(tx, task, round_, payments)) if closed else None,
         chain=tx.chain.position(task.task_id, round_subject(round_number)),
     )
+
+
+def result_of_round(tx: Transaction, task_id: str, round_number: int) -> tuple[RoundResult, bool]:
+    """The result of a round, and whether its model has yet to be evaluated. Raises `RequestRefused`."""
+    round_ = tx.rounds.get(task_id, round_number)
+    result = round_result(tx, get_task(tx, task_id), round_number)
+    return result, round_ is not None and round_.awaits_evaluation
 
 
 def last_closed_round(tx: Transaction, task: Task) -> int | None:

@@ -273,11 +273,14 @@ class Blobs:
         """Read a piece of a blob without a check; the number of bytes. `BlobReader` checks the whole."""
         try:
             # Opened for each piece: a round may have more updates than a process may have open files.
-            with self._path(digest).open("rb", buffering=0) as file:
-                file.seek(offset)
-                return file.readinto(buffer) or 0
+            descriptor = os.open(self._path(digest), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             self._refuse_missing(digest)
+        try:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            return os.readv(descriptor, [buffer])
+        finally:
+            os.close(descriptor)
 
     def _refuse_missing(self, digest: str) -> NoReturn:
         if not self.present:

@@ -7,7 +7,7 @@ columns of their tables, so that a column that is added later is guarded too. It
 left out of a digest.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Table, bindparam, select
@@ -96,12 +96,10 @@ def client_subject(client_id: str) -> str:
     return f"client/{client_id}"
 
 
-def guarded_facts(table: Table, row: Any, *, without: Collection[str] = ()) -> dict[str, Any]:
+def guarded_facts(table: Table, row: Any) -> dict[str, Any]:
     """The guarded columns of a row that are not null."""
     left_out = _LEFT_OUT.get(table.name, frozenset())
-    return {
-        name: value for name, value in row_facts(row._mapping).items() if name not in left_out and name not in without
-    }
+    return {name: value for name, value in row_facts(row._mapping).items() if name not in left_out}
 
 
 def task_row_facts(connection: Connection, row: Any) -> dict[str, Any]:
@@ -154,8 +152,10 @@ def round_rows(connection: Connection, task_id: str, round_number: int) -> dict[
     row = connection.execute(_OF_ROUND[rounds], key).one_or_none()
     if row is None:
         return None
-    without = _OF_EVALUATION if row.evaluation_deferred else ()
-    covered = {"rounds": [guarded_facts(rounds, row, without=without)]}
+    facts = guarded_facts(rounds, row)
+    if row.evaluation_deferred:
+        facts = {name: value for name, value in facts.items() if name not in _OF_EVALUATION}
+    covered = {"rounds": [facts]}
     for table in _ANNOUNCED if row.state == RoundState.OPEN else _CLOSED:
         found = [guarded_facts(table, one) for one in connection.execute(_OF_ROUND[table], key)]
         covered[table.name] = sorted(found, key=lambda facts: str(facts["client_id"]))
@@ -194,11 +194,16 @@ def submission_facts(
         rows = connection.execute(_OF_ROUND[table], key).all()
     else:
         rows = connection.execute(_SUBMITTED[table], key | {"client_ids": list(client_ids)}).all()
-    without = _OF_SETTLEMENT if table is updates else ()
     for row in sorted(rows, key=lambda row: str(row.client_id)):
-        kind = f"budget.{row.state}" if table is budgets else "update"
-        content = digest_of_facts(guarded_facts(table, row, without=without))
-        yield Fact(kind, f"{of}/{round_number}/{row.client_id}", content)
+        yield submission_fact(of, row._asdict())
+
+
+def submission_fact(of: str, row: Mapping[str, Any]) -> Fact:
+    """A budget or an update, from all columns of its row that are not null."""
+    without = _OF_SETTLEMENT if of == "update" else ()
+    facts = {name: value for name, value in row_facts(row).items() if name not in without}
+    kind = f"budget.{facts['state']}" if of == "budget" else "update"
+    return Fact(kind, f"{of}/{facts['round_number']}/{facts['client_id']}", digest_of_facts(facts))
 
 
 def created_fact(task_id: str, spec_digest: str) -> Fact:
@@ -239,8 +244,8 @@ def store_facts(connection: Connection) -> Iterator[Fact]:
 Mark = tuple[Any, ...]
 
 
-def facts_of(connection: Connection, marks: Iterable[Mark]) -> dict[str, list[Fact]]:
-    """The facts of rows that were written, by chain."""
+def facts_of(connection: Connection, marks: Mapping[Mark, Mapping[str, Any] | None]) -> dict[str, list[Fact]]:
+    """The facts of rows that were written, by chain. A budget or an update is not read if its row is given."""
     found: dict[str, list[Fact]] = {}
     marked: dict[str, list[Mark]] = {}
     for kind, *rest in marks:
@@ -270,8 +275,12 @@ def facts_of(connection: Connection, marks: Iterable[Mark]) -> dict[str, list[Fa
         add(task_id, evaluation_fact(connection, task_id, number))
     for of in SUBMISSIONS:
         together: dict[tuple[str, int], list[str]] = {}
-        for task_id, number, client_id in marked.get(of, []):
-            together.setdefault((task_id, number), []).append(client_id)
+        for task_id, number, client_id in sorted(marked.get(of, [])):
+            row = marks[of, task_id, number, client_id]
+            if row is None:
+                together.setdefault((task_id, number), []).append(client_id)
+            else:
+                add(task_id, [submission_fact(of, row)])
         for (task_id, number), client_ids in together.items():
             add(task_id, submission_facts(connection, of, task_id, number, client_ids))
     for part in _chunks(marked.get("event", [])):

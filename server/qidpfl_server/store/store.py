@@ -8,7 +8,7 @@ commit are not affected.
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -55,7 +55,7 @@ class Store:
         self.local_commits = 0
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         # Used by the writer thread only.
-        self._derived: dict[str, object] = {}
+        self._derived: dict[Hashable, object] = {}
         self._listeners: list[Callable[[set[str]], None]] = []
         self._last_parts: list[Work[None]] = []
         self._writer = threading.Thread(target=self._run_writer, name="store-writer", daemon=True)

@@ -1,5 +1,7 @@
 """The repositories of all tables, inside one transaction."""
 
+from collections.abc import Hashable
+
 from sqlalchemy import Connection, select, text
 
 from qidpfl_shared.protocol.signatures import SigningKey
@@ -21,8 +23,8 @@ from .repositories.tasks import TaskRows
 class Transaction:
     """An open transaction. `touched` collects the tasks that it changes; `published` tells whether it named blobs.
 
-    `derived` has, by task, what use cases keep in memory of rows that can no longer change. All transactions of the
-    writer share it; a transaction that only reads has an empty one.
+    `derived` has what use cases keep in memory of rows that they have read. All transactions of the writer share it; a
+    transaction that only reads has an empty one. `is_only_writer` tells that no other server writes to this store.
     """
 
     def __init__(
@@ -30,12 +32,13 @@ class Transaction:
         connection: Connection,
         blobs: Blobs,
         key: SigningKey | None = None,
-        derived: dict[str, object] | None = None,
+        derived: dict[Hashable, object] | None = None,
     ) -> None:
         self.connection = connection
         self.blobs = blobs
         self.key = key
         self.derived = {} if derived is None else derived
+        self.is_only_writer = derived is not None and connection.dialect.name == "sqlite"
         self.touched: set[str] = set()
         self.published = False
         self.renames_files = False

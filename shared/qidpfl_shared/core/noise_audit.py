@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import ModuleType
 
 import numpy as np
@@ -67,12 +67,14 @@ class NoiseAudit:
     @classmethod
     def of_upload(cls, *, mechanism: Mechanism, rho: float, size: int, dimension: int, alpha: float) -> "NoiseAudit":
         """Return the test for an upload of this mechanism with the declared budget."""
-        return cls(
-            dimension=dimension,
-            noise_std=mechanism.noise_std(rho=rho, size=size),
-            signal_bound=mechanism.signal_bound(size=size),
-            alpha=alpha,
-            feedback=mechanism.feedback,
+        return _known_audit(
+            cls(
+                dimension=dimension,
+                noise_std=mechanism.noise_std(rho=rho, size=size),
+                signal_bound=mechanism.signal_bound(size=size),
+                alpha=alpha,
+                feedback=mechanism.feedback,
+            )
         )
 
     @property
@@ -132,6 +134,12 @@ class NoiseAudit:
         if energy > self.upper:
             return NoiseVerdict.TOO_MUCH_NOISE
         return NoiseVerdict.CONSISTENT if self.decisive else NoiseVerdict.UNDECIDABLE
+
+
+@lru_cache(maxsize=4096)
+def _known_audit(audit: NoiseAudit) -> NoiseAudit:
+    """Return the first of several equal tests: clients bid alike from round to round, and quantiles are slow."""
+    return audit
 
 
 def alpha_per_upload(*, alpha: float, clients: int, rounds: int) -> float:

@@ -65,7 +65,8 @@ def test_a_coordinator_killed_around_a_deferred_evaluation_stores_all_scores(
         assert [run.result()["task_state"] for run in runs] == ["finished"] * CLIENTS
         assert violations(coordinator, clients[0].task_id, clients) == []
         task = f"/v1/tasks/{clients[0].task_id}"
-        results = [coordinator.admin.get(f"{task}/rounds/{number}").json() for number in range(1, HORIZON + 1)]
+        with coordinator.admin as http:
+            results = [http.get(f"{task}/rounds/{number}").json() for number in range(1, HORIZON + 1)]
         assert all(result["accuracy"] is not None for result in results)
         assert ["evaluated_at" in result["timing"] for result in results] == [False, True, False]
 

@@ -20,7 +20,6 @@ from qidpfl_shared.protocol.wire import parse_content_digest
 
 from ...clock import SECOND
 from ...errors import RequestRefused
-from ...service.lifecycle import get_task
 from ...service.rounds.planning import mark_coming_back
 from ...service.rounds.submissions import (
     BudgetAnswer,
@@ -30,9 +29,9 @@ from ...service.rounds.submissions import (
     declare_budgets,
     void_update,
 )
-from ...service.views import AnnouncementState, as_seen_by, last_closed_round, round_result
+from ...service.views import AnnouncementState, as_seen_by, last_closed_round
+from ...store.small_blobs import SMALL_BYTES
 from ...store.store import RoundKey
-from ...store.transaction import Transaction
 from ..auth import Admin, ClientId, OtherClientId, Reader, RoundNumber, TaskId, bearer, identify, participant
 from ..context import Context, Ctx, get_context
 from ..document import examples
@@ -115,16 +114,7 @@ async def _last_result(context: Context, announced: AnnouncementState, client_id
 async def _result(context: Context, task_id: str, number: int, *, with_scores: bool = True) -> RoundResult:
     """The result of a round. Without `with_scores` it may lack scores that were stored after its settlement."""
     result = context.settled_rounds.get(task_id, number, with_scores=with_scores)
-    if result is None:
-        result, awaits_evaluation = await context.read(lambda tx: _read_result(tx, task_id, number))
-        context.settled_rounds.add(task_id, result, awaits_evaluation=awaits_evaluation)
-    return result
-
-
-def _read_result(tx: Transaction, task_id: str, number: int) -> tuple[RoundResult, bool]:
-    """The result of a round, and whether its model has yet to be evaluated."""
-    round_ = tx.rounds.get(task_id, number)
-    return round_result(tx, get_task(tx, task_id), number), round_ is not None and round_.awaits_evaluation
+    return await context.round_results.submit((task_id, number), None) if result is None else result
 
 
 async def _announced(context: Context, task_id: str) -> AnnouncementState:
@@ -215,12 +205,18 @@ async def put_update(request: Request) -> Response:
 async def receive_update(context: Context, request: Request, client_id: str, round_key: RoundKey) -> Response:
     """Read and record the update of a client."""
     digest = parse_content_digest(request.headers.get("content-digest", ""))
-    receipt = await context.admissions.submit(round_key, Delivery(client_id=client_id, digest=digest, at=context.now()))
+    uploads, announced = context.uploads, await _announced(context, round_key[0])
+    byte_length = announced.task.spec.layout.byte_length
+    receipt = None
+    delivery = Delivery(client_id=client_id, digest=digest, at=context.now())
+    accepts = announced.accepts_updates(round_key[1], delivery.at) and not uploads.accepted.has(*round_key, client_id)
+    if byte_length > SMALL_BYTES or not accepts:
+        # The server does not read the body of a repeat or of an update that is too late. To read a small one costs less
+        # than this check, which is made again when the update is recorded.
+        receipt = await context.admissions.submit(round_key, delivery)
     if receipt is None:
-        byte_length = await _byte_length(context, round_key[0])
         check_headers(request, byte_length)
         failpoint("upload.before_body")
-        uploads = context.uploads
         with context.store.blobs.stage() as blob:
             async with uploads.queue.turn((round_key, client_id)) as line:
                 with line.reading():
@@ -229,13 +225,9 @@ async def receive_update(context: Context, request: Request, client_id: str, rou
                     client_id=client_id, digest=digest, at=context.now(), blob=blob, squared_norm=norm
                 )
                 receipt = await context.store.write_batched(accept_updates, round_key, staged)
+        uploads.accepted.add(*round_key, client_id)
         failpoint("upload.after_commit")
     return Response(context.signed(receipt).model_dump_json(), media_type="application/json")
-
-
-async def _byte_length(context: Context, task_id: str) -> int:
-    """The length of an update of a task."""
-    return (await _announced(context, task_id)).task.spec.layout.byte_length
 
 
 @router.delete(

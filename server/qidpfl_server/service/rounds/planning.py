@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from statistics import quantiles
+from typing import Protocol
 
 from qidpfl_shared.core.custom_rules import CustomRuleFailed, PastRound
 from qidpfl_shared.core.money import from_micro
@@ -160,7 +161,17 @@ def past_round(round_: Round) -> PastRound:
     return PastRound(reward=from_micro(round_.reward_micro), accuracy=round_.accuracy)
 
 
-def round_is_complete(tx: Transaction, round_: Round, now: Micros) -> bool:
+class RoundAnswers(Protocol):
+    """What clients have answered so far: the rows of the store, or a whole `RoundSnapshot`."""
+
+    def awaits(self, known: Round, *, silent: bool) -> bool: ...
+
+    def update_count(self, task_id: str, round_number: int) -> int: ...
+
+    def has_declines(self, known: Round) -> bool: ...
+
+
+def round_is_complete(answers: RoundAnswers, round_: Round, now: Micros) -> bool:
     """Whether the round waits for no client: each invited one has delivered, declined, left or missed its deadline.
 
     With too few updates an attempt lasts at least until its first deadline, if clients that declined it may answer the
@@ -169,11 +180,11 @@ def round_is_complete(tx: Transaction, round_: Round, now: Micros) -> bool:
     if now > round_.deliver_by:
         return True
     may_declare = now <= round_.declare_by
-    if tx.rounds.awaits(round_, silent=may_declare):
+    if answers.awaits(round_, silent=may_declare):
         return False
-    if not may_declare or tx.rounds.update_count(round_.task_id, round_.round_number) >= round_.min_updates:
+    if not may_declare or answers.update_count(round_.task_id, round_.round_number) >= round_.min_updates:
         return True
-    return not tx.rounds.has_declines(round_)
+    return not answers.has_declines(round_)
 
 
 def mark_coming_back(tx: Transaction, client_id: str) -> None:

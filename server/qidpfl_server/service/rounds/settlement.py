@@ -213,12 +213,13 @@ def _read_ready_round(tx: Transaction, task_id: str, now: Micros, *, stop: bool,
     round_ = tx.rounds.latest(task_id)
     if task is None or task.ended or round_ is None or round_.state is not RoundState.OPEN:
         return None
-    if not stop and not round_is_complete(tx, round_, now):
+    if not stop and not round_is_complete(tx.rounds, round_, now):
         return None
     base = tx.tasks.model(task_id, round_.base_version)
     if base is None:
         raise DamagedState(f"model version {round_.base_version} of task {task_id} is missing from table models")
     number = round_.round_number
+    deferrable = evaluated and number > 1 and may_be_deferred(task.spec)
     return ReadyRound(
         task=task,
         round_=round_,
@@ -228,9 +229,7 @@ def _read_ready_round(tx: Transaction, task_id: str, now: Micros, *, stop: bool,
         budgets=tx.rounds.budgets(task_id, number),
         updates=tx.rounds.updates(task_id, number),
         chain=tx.chain.head(task_id),
-        previous=tx.rounds.get(task_id, number - 1)
-        if evaluated and number > 1 and may_be_deferred(task.spec)
-        else None,
+        previous=tx.rounds.get(task_id, number - 1) if deferrable else None,
     )
 
 

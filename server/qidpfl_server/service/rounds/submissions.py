@@ -7,7 +7,6 @@ Each request is served after those before it, and gets its own receipt or error.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TypeVar
 
 from qidpfl_shared.core.planning import Standing
@@ -26,15 +25,15 @@ from qidpfl_shared.protocol.messages import (
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ...clock import Micros, as_datetime
-from ...domain import Budget, BudgetState, Client, ClientState, Round, RoundInvitation, Task, Update, standing_of
+from ...domain import Budget, BudgetState, Client, ClientState, Round, Update, standing_of
 from ...errors import CoordinatorError, RequestRefused
 from ...store.blobs import StagedBlob
 from ...store.transaction import Transaction
 from ..lifecycle import get_task, get_task_for_update
 from ..receipts import with_budget_positions, with_update_positions
-from .accounts import present_accounts
 from .late_updates import note_late_update
 from .planning import participant, round_is_complete
+from .round_snapshot import RoundSnapshot, keep_snapshot, new_snapshot, take_snapshot
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -75,9 +74,11 @@ def declare_budgets(
     tx: Transaction, task_id: str, round_number: int, answers: Sequence[BudgetAnswer]
 ) -> list[BudgetReceipt | Exception]:
     """Record answers to an announcement. A repeat gets its first receipt, also after the round has closed."""
-    batch = BudgetBatch(tx, get_task_for_update(tx, task_id), round_number, answers)
+    snapshot = take_snapshot(tx, get_task_for_update(tx, task_id), round_number)
+    batch = BudgetBatch(tx, snapshot, answers)
     outcomes = _each(answers, batch.receipt, RequestRefused)
     batch.record()
+    keep_snapshot(tx, snapshot)
     return with_budget_positions(tx, task_id, outcomes)
 
 
@@ -85,7 +86,7 @@ def find_receipts(
     tx: Transaction, task_id: str, round_number: int, deliveries: Sequence[Delivery]
 ) -> list[UpdateReceipt | Exception | None]:
     """Check uploads before the server reads their bodies: the receipt of a known one, None for one to accept."""
-    batch = UploadBatch(tx, get_task(tx, task_id), round_number, deliveries)
+    batch = UploadBatch(tx, new_snapshot(tx, get_task(tx, task_id), round_number), deliveries)
     return with_update_positions(tx, task_id, _each(deliveries, batch.known_receipt, RequestRefused))
 
 
@@ -93,7 +94,8 @@ def accept_updates(
     tx: Transaction, task_id: str, round_number: int, deliveries: Sequence[StagedDelivery]
 ) -> list[UpdateReceipt | Exception]:
     """Record staged uploads and publish their bytes in one transaction. A refused upload does not affect the others."""
-    batch = UploadBatch(tx, get_task_for_update(tx, task_id), round_number, deliveries)
+    snapshot = take_snapshot(tx, get_task_for_update(tx, task_id), round_number)
+    batch = UploadBatch(tx, snapshot, deliveries)
     outcomes = _each(
         deliveries, lambda delivery: batch.known_receipt(delivery) or batch.accept(delivery), CoordinatorError, OSError
     )
@@ -101,6 +103,7 @@ def accept_updates(
     for delivery, outcome in zip(deliveries, outcomes, strict=True):
         if isinstance(outcome, RequestRefused) and outcome.code is ErrorCode.ROUND_CLOSED:
             note_late_update(tx, task_id, round_number, delivery.client_id, delivery.digest, delivery.at)
+    keep_snapshot(tx, snapshot)
     return with_update_positions(tx, task_id, outcomes)
 
 
@@ -136,65 +139,52 @@ def _each(
     return outcomes
 
 
-class RoundSnapshot:
-    """A round as some clients see it, read once. A batch adds to it what it accepts, before that is recorded."""
+class _Batch:
+    """Answers of clients to one round. It adds what it accepts to a snapshot, which is kept once that is recorded."""
 
-    def __init__(self, tx: Transaction, task: Task, round_number: int, client_ids: set[str]) -> None:
+    def __init__(self, tx: Transaction, snapshot: RoundSnapshot, client_ids: set[str]) -> None:
+        snapshot.read(tx, client_ids)
         self._tx = tx
-        self._task = task
-        self._round_number = round_number
-        self._client_ids = client_ids
-        self._round = tx.rounds.get(task.task_id, round_number)
-        self._budgets = tx.rounds.budgets(task.task_id, round_number, client_ids)
+        self._snapshot = snapshot
+        self._task = snapshot.task
+        self._round_number = snapshot.round_number
 
     def _open_round(self) -> Round:
-        if self._round is None:
+        round_ = self._snapshot.round_
+        if round_ is None:
             raise RequestRefused(ErrorCode.NOT_FOUND, f"round {self._round_number} has not been announced")
-        if self._round.state is not RoundState.OPEN or self._task.ended:
-            raise RequestRefused(ErrorCode.ROUND_CLOSED, f"round {self._round_number} is {self._round.state}")
-        return self._round
+        if round_.state is not RoundState.OPEN or self._task.ended:
+            raise RequestRefused(ErrorCode.ROUND_CLOSED, f"round {self._round_number} is {round_.state}")
+        return round_
 
     def _require_invited(self, client_id: str) -> None:
-        client = self._clients.get(client_id)
+        client = self._snapshot.clients.get(client_id)
         refused = self._task.is_versioned and client is not None and client.state is ClientState.REFUSED
-        standing = standing_of(self._invitations.get(client_id), refused=refused)
+        standing = standing_of(self._snapshot.invitations.get(client_id), refused=refused)
         if standing is not Standing.INVITED:
             raise RequestRefused(ErrorCode.NOT_INVITED, f"standing in this round: {standing}")
 
     def _wake_when_complete(self, now: Micros) -> None:
         """Announce the change only if the round is now ready to settle. No waiting request needs to know of less."""
         round_ = self._open_round()
-        if round_is_complete(self._tx, round_, now):
+        answers = self._snapshot if self._snapshot.is_whole else self._tx.rounds
+        if round_is_complete(answers, round_, now):
             self._tx.touch(round_.task_id)
 
-    @cached_property
-    def _invitations(self) -> dict[str, RoundInvitation]:
-        """Read only on demand: a client that has declared a budget was invited."""
-        return self._tx.rounds.invitations(self._task.task_id, self._round_number, self._client_ids)
 
-    @cached_property
-    def _updates(self) -> dict[str, Update]:
-        """Read only on demand: a first budget does not need the updates."""
-        return self._tx.rounds.updates(self._task.task_id, self._round_number, self._client_ids)
-
-    @cached_property
-    def _clients(self) -> dict[str, Client]:
-        """Read only on demand: the check before an upload does not need the clients."""
-        return self._tx.clients.some(self._client_ids)
-
-
-class BudgetBatch(RoundSnapshot):
+class BudgetBatch(_Batch):
     """Serves answers to one announcement, in their order."""
 
-    def __init__(self, tx: Transaction, task: Task, round_number: int, answers: Sequence[BudgetAnswer]) -> None:
-        super().__init__(tx, task, round_number, {answer.client_id for answer in answers})
-        self._accounts = present_accounts(tx, task, list(self._clients.values()), round_number)
-        self._rules = task.spec.round_rules()
+    def __init__(self, tx: Transaction, snapshot: RoundSnapshot, answers: Sequence[BudgetAnswer]) -> None:
+        client_ids = {answer.client_id for answer in answers}
+        super().__init__(tx, snapshot, client_ids)
+        snapshot.read_accounts(tx, client_ids)
+        self._rules = self._task.spec.round_rules()
         self._new: dict[str, Budget] = {}
 
     def receipt(self, answer: BudgetAnswer) -> BudgetReceipt:
         """The first receipt of a repeated answer, or the receipt of a new one. Raises `RequestRefused`."""
-        client = self._clients.get(answer.client_id)
+        client = self._snapshot.clients.get(answer.client_id)
         if client is None or client.revoked_at is not None:
             raise RequestRefused(ErrorCode.UNAUTHENTICATED)
         wanted = _budget_of(self._task.spec, answer)
@@ -210,15 +200,16 @@ class BudgetBatch(RoundSnapshot):
             raise RequestRefused(ErrorCode.ROUND_CLOSED, "the time to declare a budget is over")
         if wanted.state is BudgetState.DECLARED:
             self._require_affordable(client, wanted.rho)
-        self._budgets[client.client_id] = self._new[client.client_id] = wanted
+        self._new[client.client_id] = wanted
+        self._snapshot.add_budget(wanted)
         return _budget_receipt(self._round_number, wanted)
 
     def _current_answer(self, client_id: str) -> Budget | None:
         """The answer of a client, unless it declined an earlier attempt and may answer this one."""
-        known = self._budgets.get(client_id)
+        known = self._snapshot.budgets.get(client_id)
         if known is None or known.state is not BudgetState.DECLINED or known.withdrawn:
             return known
-        round_ = self._round
+        round_ = self._snapshot.round_
         if round_ is None or round_.state is not RoundState.OPEN or self._task.ended:
             return known
         return None if known.attempt < round_.attempt else known
@@ -238,40 +229,41 @@ class BudgetBatch(RoundSnapshot):
         """The decline that may follow a declaration until the update is stored."""
         if not (known.state is BudgetState.DECLARED and wanted.state is BudgetState.DECLINED):
             raise RequestRefused(ErrorCode.BUDGET_DECLARED, f"the answer is already {known.state}")
-        if known.client_id in self._updates:
+        if known.client_id in self._snapshot.updates:
             raise RequestRefused(ErrorCode.UPDATE_EXISTS, "the update is already stored: its budget is spent")
         return replace(wanted, rho=known.rho)
 
     def _require_affordable(self, client: Client, rho: float) -> None:
         smallest = self._task.spec.bounds.rho_min
-        largest = self._rules.cap(participant(client, self._accounts[client.client_id]))
-        limit = self._invitations[client.client_id].rho_limit
+        largest = self._rules.cap(participant(client, self._snapshot.accounts[client.client_id]))
+        limit = self._snapshot.invitations[client.client_id].rho_limit
         largest = largest if limit is None else min(largest, limit)
         if not smallest * (1 - _TOLERANCE) <= rho <= largest * (1 + _TOLERANCE):
             raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"rho must lie in [{smallest!r}, {largest!r}] in this round")
 
 
-class UploadBatch(RoundSnapshot):
+class UploadBatch(_Batch):
     """Serves uploads to one round, in their order."""
 
-    def __init__(self, tx: Transaction, task: Task, round_number: int, deliveries: Sequence[Delivery]) -> None:
-        super().__init__(tx, task, round_number, {delivery.client_id for delivery in deliveries})
+    def __init__(self, tx: Transaction, snapshot: RoundSnapshot, deliveries: Sequence[Delivery]) -> None:
+        super().__init__(tx, snapshot, {delivery.client_id for delivery in deliveries})
         self._digests: set[str] = set()
         # Without noise two clients may send the same bytes.
-        if task.spec.privacy.noise:
-            self._digests = tx.rounds.known_digests(task.task_id, {delivery.digest for delivery in deliveries})
+        if self._task.spec.privacy.noise:
+            digests = {delivery.digest for delivery in deliveries}
+            self._digests = tx.rounds.known_digests(self._task.task_id, digests)
         self._new: list[Update] = []
 
     def known_receipt(self, delivery: Delivery) -> UpdateReceipt | None:
         """The first receipt of a repeated upload; None for a new one to accept. Raises `RequestRefused`."""
-        known = self._updates.get(delivery.client_id)
+        known = self._snapshot.updates.get(delivery.client_id)
         if known is not None:
             if known.digest != delivery.digest:
                 raise RequestRefused(ErrorCode.UPDATE_EXISTS, "another update of this client is stored for this round")
             return _update_receipt(self._round_number, known)
         if delivery.at > self._open_round().deliver_by:
             raise RequestRefused(ErrorCode.ROUND_CLOSED, "the time to deliver is over")
-        budget = self._budgets.get(delivery.client_id)
+        budget = self._snapshot.budgets.get(delivery.client_id)
         if budget is None or budget.state is BudgetState.DECLINED:
             self._require_invited(delivery.client_id)
             raise RequestRefused(ErrorCode.BUDGET_MISSING, "no budget is declared for this round")
@@ -281,7 +273,7 @@ class UploadBatch(RoundSnapshot):
 
     def accept(self, delivery: StagedDelivery) -> UpdateReceipt:
         """Publish the bytes of a new upload. It counts once it is recorded. Raises `RequestRefused` or OSError."""
-        if self._clients[delivery.client_id].revoked_at is not None:
+        if self._snapshot.clients[delivery.client_id].revoked_at is not None:
             # The operator has revoked the client while its body was read.
             raise RequestRefused(ErrorCode.UNAUTHENTICATED)
         self._require_possible(delivery)
@@ -294,7 +286,7 @@ class UploadBatch(RoundSnapshot):
         )
         self._tx.publish(delivery.blob)
         self._new.append(new)
-        self._updates[new.client_id] = new
+        self._snapshot.add_update(new)
         if self._task.spec.privacy.noise:
             self._digests.add(new.digest)
         return _update_receipt(self._round_number, new)
@@ -310,8 +302,8 @@ class UploadBatch(RoundSnapshot):
 
     def _require_possible(self, delivery: StagedDelivery) -> None:
         """Refuse a vector whose norm neither signal nor noise explains: a single one can spoil the model."""
-        spec, rho = self._task.spec, self._budgets[delivery.client_id].rho
-        size = self._clients[delivery.client_id].size
+        spec, rho = self._task.spec, self._snapshot.budgets[delivery.client_id].rho
+        size = self._snapshot.clients[delivery.client_id].size
         assert size is not None
         largest = largest_norm(spec.privacy.mechanism.build(), size=size, rho=rho, dimension=spec.dimension)
         if math.sqrt(delivery.squared_norm) > largest:

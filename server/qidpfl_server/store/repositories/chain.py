@@ -33,20 +33,20 @@ class ChainRows:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._marks: dict[Mark, None] = {}
+        self._marks: dict[Mark, Mapping[str, Any] | None] = {}
         # The heads of the chains that this transaction has extended or locked.
         self._heads: dict[str, Head] = {}
         self._extended: set[str] = set()
         # What this transaction has appended, by chain and subject.
         self._appended: dict[tuple[str, str], Head] = {}
 
-    def mark(self, *mark: Any) -> None:
-        """Note that a row was written. `store.guarded` lists the marks."""
-        self._marks[mark] = None
+    def mark(self, *mark: Any, row: Mapping[str, Any] | None = None) -> None:
+        """Note that a row was written. `store.guarded` lists the marks. A `row` that is given is not read again."""
+        self._marks[mark] = row
 
     def forget(self, task_id: str) -> None:
         """Drop what this transaction knows of a chain that it has deleted."""
-        self._marks = {mark: None for mark in self._marks if task_id not in mark}
+        self._marks = {mark: row for mark, row in self._marks.items() if task_id not in mark}
         self._heads.pop(task_id, None)
         self._extended.discard(task_id)
         self._appended = {}

@@ -195,8 +195,8 @@ class RoundRows:
         ]
         if rows:
             self._connection.execute(statements.PUT_BUDGET, rows)
-        for answer in answers:
-            self._chain.mark("budget", known.task_id, known.round_number, answer.client_id)
+        for row in rows:
+            self._chain.mark("budget", known.task_id, known.round_number, row["client_id"], row=row)
 
     def budgets(self, task_id: str, round_number: int, among: Collection[str] | None = None) -> dict[str, Budget]:
         return {row.client_id: _budget(row) for row in self._of_round(budgets, task_id, round_number, among)}
@@ -219,8 +219,8 @@ class RoundRows:
         ]
         if rows:
             self._connection.execute(statements.INSERT[updates], rows)
-        for added in new:
-            self._chain.mark("update", known.task_id, known.round_number, added.client_id)
+        for row in rows:
+            self._chain.mark("update", known.task_id, known.round_number, row["client_id"], row=row)
 
     def updates(self, task_id: str, round_number: int, among: Collection[str] | None = None) -> dict[str, Update]:
         return {row.client_id: _update(row) for row in self._of_round(updates, task_id, round_number, among)}

@@ -20,7 +20,7 @@ def test_a_round_is_complete_when_each_client_has_answered_or_missed_a_deadline(
 
     def complete() -> bool:
         now = cases.clock.now()
-        return cases.read(lambda tx: round_is_complete(tx, task.round(), now))
+        return cases.read(lambda tx: round_is_complete(tx.rounds, task.round(), now))
 
     first.play()
     second.decline()

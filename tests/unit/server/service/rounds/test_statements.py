@@ -17,7 +17,9 @@ from support.use_cases import ServedClient, ServedTask, UseCases
 
 RHO = 1e-4
 # The statements of one group of budgets, one group of uploads, and the settlement. BEGIN counts as one.
-MOST = {"budgets": 14, "uploads": 17, "settlement": 43}
+MOST = {"budgets": 14, "uploads": 11, "settlement": 43}
+# The statements of the budget or the upload of one more client, after another one has answered.
+MOST_OF_ONE = {"budget": 7, "upload": 8}
 
 
 @contextmanager
@@ -75,3 +77,16 @@ def test_a_round_takes_the_same_statements_however_many_rounds_and_clients_there
         rounds_of[size] = [play(task, clients, number) for number in range(1, 8)]
     assert len({tuple(counts.items()) for counts in rounds_of[4] + rounds_of[12]}) == 1
     assert {step: rounds_of[12][0][step] <= most for step, most in MOST.items()} == dict.fromkeys(MOST, True)
+
+
+def test_one_more_answer_reads_none_of_the_rows_that_the_writer_keeps(cases: UseCases) -> None:
+    _, (first, second, *_) = cases.training(5, preset="mnist", workload={"dataset": "none", "partition": None})
+    first.declare(rho=RHO)
+    with counted(cases) as statements:
+        second.declare(rho=RHO)
+    assert len(statements) <= MOST_OF_ONE["budget"], statements
+    first.deliver(first.noise(RHO))
+    update = second.noise(RHO)
+    with counted(cases) as statements:
+        second.deliver(update)
+    assert len(statements) <= MOST_OF_ONE["upload"], statements
