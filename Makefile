@@ -31,7 +31,7 @@ $(INSTALLED): $(MANIFESTS)
 	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
 	@index=$$($(BIN)/python docker/torch_index.py $(TORCH_INDEX)); \
 	echo "installing (about a minute) ..."; \
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$index --group dev --editable "./shared[torch]" --editable "./server[postgres,eval]" --editable "./client[train]" --editable ./experiments
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$index --group dev --editable "./shared[torch,parquet]" --editable "./server[postgres,eval]" --editable "./client[train]" --editable ./experiments
 	@touch $@
 
 demo: $(INSTALLED)  ## coordinator and ten clients on this machine, live; DATASET=mnist for MNIST, HOLD=1 keeps the dashboard

@@ -20,7 +20,7 @@ RULES: dict[str, set[str]] = {
     "qidpfl_shared": {"pydantic"},
     "qidpfl_shared.core": {"scipy"},
     "qidpfl_shared.protocol": {"cryptography", "pydantic", "pydantic_core", "qidpfl_shared.core"},
-    "qidpfl_shared.workloads": {"sklearn", "torch", "qidpfl_shared", "qidpfl_shared.protocol"},
+    "qidpfl_shared.workloads": {"PIL", "pyarrow", "sklearn", "torch", "qidpfl_shared", "qidpfl_shared.protocol"},
     # domain <- store, plugins <- service <- audit, ops <- api <- cli
     "qidpfl_server": {"pydantic", "pydantic_settings", "structlog", "qidpfl_shared.core", "qidpfl_shared.protocol"},
     "qidpfl_server.store": {
@@ -56,7 +56,7 @@ RULES: dict[str, set[str]] = {
         *("qidpfl_server.audit", "qidpfl_server.ops", "qidpfl_server.api"),
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
-    # sdk, journal, training <- participant <- fleet <- cli
+    # sdk, journal, training <- participant <- fleet <- cli; conformance <- cli
     "qidpfl_client": {"scipy", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_client.sdk"},
     "qidpfl_client.sdk": {
         *("httpcore", "httpx", "pydantic", "pydantic_core", "stamina"),
@@ -77,9 +77,14 @@ RULES: dict[str, set[str]] = {
         *("httpx", "qidpfl_client", "qidpfl_client.sdk", "qidpfl_client.journal", "qidpfl_client.participant"),
         *("qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
+    "qidpfl_client.conformance": {
+        *("httpx", "pydantic", "scipy", "qidpfl_client"),
+        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
+    },
     "qidpfl_client.cli": {
         *("rich", "stamina", "torch", "typer", "qidpfl_client", "qidpfl_client.sdk", "qidpfl_client.journal"),
         *("qidpfl_client.training", "qidpfl_client.participant", "qidpfl_client.fleet"),
+        "qidpfl_client.conformance",
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
     },
     # run -> results <- analysis <- report
@@ -210,7 +215,7 @@ def test_modules_do_not_import_each_other_in_circles() -> None:
     [
         ("qidpfl_shared.core", {"pydantic", "torch", "fastapi", "httpx"}),
         ("qidpfl_shared.protocol", {"torch", "fastapi", "httpx"}),
-        ("qidpfl_shared.workloads", {"torch", "torchvision", "sklearn", "fastapi", "httpx"}),
+        ("qidpfl_shared.workloads", {"torch", "torchvision", "sklearn", "PIL", "pyarrow", "fastapi", "httpx"}),
         ("qidpfl_server.ops", {"fastapi", "uvicorn", "torch"}),
         ("qidpfl_client.api", {"torch", "scipy.stats", "sklearn", "structlog", "fastapi"}),
         ("qidpfl_client.sdk", {"torch", "scipy.stats", "sklearn", "structlog", "fastapi"}),

@@ -1,5 +1,6 @@
 """The commands run, calibrate, tune, report and list."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from qidpfl_shared.command_line import Stopped, output_width, stopped_by_signals
+from qidpfl_shared.command_line import Stopped, output_width, show_version, stopped_by_signals
 
 from .methods import METHODS, custom_methods, methods_named
 from .report.report import About, write_report
@@ -24,10 +25,19 @@ from .settings import SETTINGS, read_settings
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     help="Run the paper's experiments on live services: a coordinator and fleets of clients over HTTP.",
 )
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=show_version("qidpfl-experiments"), help="print the version"),
+    ] = False,
+) -> None:
+    """Run the paper's experiments on live services: a coordinator and fleets of clients over HTTP."""
 
 
 @app.command("run")
@@ -116,20 +126,26 @@ def report_command(
 
 @app.command("list")
 @guarded
-def list_command(settings: options.SettingsFile = SETTINGS) -> None:
+def list_command(
+    settings: options.SettingsFile = SETTINGS,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
     """List the data sets with their scales, the partitions, the variants and the methods."""
     known = read_settings(settings)
-    table = Table("what", "name", "about", box=None)
+    rows: list[tuple[str, str, str]] = []
     for dataset, values in known.datasets.items():
         for scale, size in values.scales.items():
             mark = " (default)" if scale == values.default_scale else ""
-            table.add_row("--dataset --scale", f"{dataset} {scale}{mark}", size.about)
-    for name, partition in known.partitions.items():
-        table.add_row("--partition", name, partition.about)
-    for name, variant in known.variants.items():
-        table.add_row("--variant", name, variant.about)
-    for method in METHODS:
-        table.add_row("--methods", method.name, method.about)
+            rows.append(("--dataset --scale", f"{dataset} {scale}{mark}", size.about))
+    rows += [("--partition", name, partition.about) for name, partition in known.partitions.items()]
+    rows += [("--variant", name, variant.about) for name, variant in known.variants.items()]
+    rows += [("--methods", method.name, method.about) for method in METHODS]
+    if as_json:
+        print(json.dumps([{"option": option, "name": name, "about": about} for option, name, about in rows], indent=2))
+        return
+    table = Table("what", "name", "about", box=None)
+    for row in rows:
+        table.add_row(*row)
     Console(width=output_width()).print(table)
 
 

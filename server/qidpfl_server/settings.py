@@ -22,6 +22,9 @@ class Settings(BaseSettings):
     results_dir: Path | None = Field(
         default=None, description="where tasks are written to when they end; default: nowhere"
     )
+    begin_anew: str | None = Field(
+        default=None, description="the command that starts a new task after the end of one; default: serve --task"
+    )
     data_dir: Path | None = Field(default=None, description="data sets to evaluate with; default: the cache folder")
     tls_cert: Path | None = None
     tls_key: Path | None = None

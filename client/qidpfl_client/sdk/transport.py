@@ -23,6 +23,7 @@ from ..errors import (
     InsecureTransport,
     Misconfigured,
     NotFound,
+    NoTrustedConnection,
     Refused,
     RoundClosed,
     Unauthenticated,
@@ -34,7 +35,7 @@ from .answers import SMALL, NotValid, member_of, parse, parse_list, problem_memb
 from .deadlines import TOO_SLOW, bounded, call_deadline, deadline_is_over
 from .direct import DirectTransport, Timeouts, TooLong
 from .retries import NO_RETRIES, Retries, retry_after_s
-from .tls import TlsFiles
+from .tls import TlsFiles, tls_problem
 
 # The slowest accepted transfer: a call must end within the timeout plus its bytes, sent and received, at this rate.
 _SLOWEST_BYTES_PER_S = 16 << 10
@@ -82,7 +83,10 @@ def connect(
     """
     address = _address(url)
     if address.scheme == "http" and not insecure and not _is_loopback(address.host):
-        raise InsecureTransport(f"plain http to {address.host}: others could read tokens and updates; use https")
+        raise InsecureTransport(
+            f"plain http to {address.host}: others could read tokens and updates; use https, or --insecure in a network"
+            " that you trust"
+        )
     if tls is not None and address.scheme != "https":
         raise Misconfigured("certificates need an address with https")
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
@@ -230,6 +234,8 @@ class Channel:
         try:
             yield
         except httpx.TransportError as error:
+            if (problem := tls_problem(error)) is not None:
+                raise NoTrustedConnection(f"{self.where}: {problem}") from error
             reason = one_line(str(error))[:200] or type(error).__name__
             raise Unreachable(f"{self.where} does not answer: {reason}") from error
 

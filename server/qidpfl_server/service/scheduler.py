@@ -24,6 +24,7 @@ from ..store.store import Store
 from ..store.transaction import Transaction
 from .evaluation import Evaluator
 from .lifecycle import end_task, get_task, get_task_for_update
+from .progress.log import log_closed_round
 from .retention import sweep, sweep_at_start
 from .rounds.evaluation_worker import EvaluationWorker
 from .rounds.planning import round_is_complete
@@ -228,12 +229,9 @@ class Scheduler:
             observe=self._observe,
             defer_from_s=self._defer_from_s,
         ):
-            closed = self._store.read(lambda tx: tx.rounds.get(task.task_id, number))
-            if closed is not None and closed.awaits_evaluation:
+            self._store.read(lambda tx: log_closed_round(tx, task, number, attempt))
+            if self._store.read(lambda tx: tx.rounds.awaiting_evaluation(task.task_id)):
                 self._evaluations.add(task.task_id)
-            settled = closed is not None and closed.state is RoundState.SETTLED
-            outcome = RoundState.SETTLED if settled else RoundState.VOID
-            _log.info("round_closed", task=task.task_id, round_number=number, attempt=attempt, outcome=outcome.value)
 
 
 def _select_if_due(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry) -> None:

@@ -246,6 +246,8 @@ events = Table(
     Column("kind", String(64), nullable=False),
     Column("round_number", Integer),
     Column("detail", Text),
+    # A JSON object; null in events of earlier versions.
+    Column("fields", Text),
 )
 
 # The chain of each task, and that of the store (task_id "store"): see qidpfl_shared.protocol.chain. There is no foreign

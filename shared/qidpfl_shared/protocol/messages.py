@@ -1,7 +1,7 @@
 """The requests and answers of the HTTP API. docs/protocol.md explains when each is used."""
 
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -15,7 +15,10 @@ from .fields import (
     Choice,
     Count,
     Digest,
+    EnrolmentCode,
+    FieldValue,
     LabelCounts,
+    LabelDistance,
     Message,
     Micro,
     ModelVersion,
@@ -25,6 +28,7 @@ from .fields import (
     PrivacyValue,
     Rho,
     RoundNumber,
+    Secret,
     SpentRho,
     Text,
     Tuple,
@@ -33,13 +37,6 @@ from .fields import (
 )
 from .signatures import ChainPosition, PublicKeyText, SignedMessage
 from .task_spec import Ordinal, TaskSpec
-
-Secret = Annotated[str, Field(min_length=16, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
-EnrolmentCode = Annotated[
-    str,
-    Field(max_length=400, pattern=r"^[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$", description="{task_id}.{secret}"),
-]
-LabelDistance = Annotated[float, Field(ge=0, le=2, description="L1 distance of label frequencies to the reference")]
 
 
 class TaskState(StrEnum):
@@ -181,6 +178,7 @@ class SelectionVerdict(Message):
     filled_up: bool = Field(default=False, description="selected only to reach the minimum")
     profiles: Count
     selected_clients: Count | None = None
+    begins_in_s: float | None = Field(default=None, exclude_if=is_absent, description="longest wait for more clients")
 
 
 class ClientSummary(Message):
@@ -395,3 +393,8 @@ class Event(Message):
     kind: Name = Field(examples=["round.settled"])
     round_number: RoundNumber | None = None
     detail: Text | None = None
+    fields: dict[str, FieldValue] | None = Field(
+        default=None,
+        exclude_if=is_absent,
+        description="the same values for programs; absent in events without values, and of earlier versions",
+    )

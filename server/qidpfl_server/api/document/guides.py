@@ -16,6 +16,7 @@ GUIDES = {
     "contract": "What a client computes: formulas with one worked example",
     "protocol": "The protocol: messages, states, repeats, errors",
     "clients": "Writing a client: the SDK, and what every client must guarantee",
+    "conformance": "Conformance: how to check a client or a coordinator",
     "privacy": "Privacy: what is guaranteed, under which assumptions",
     "glossary": "Glossary",
 }

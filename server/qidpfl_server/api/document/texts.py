@@ -39,6 +39,7 @@ EVENT_KINDS = {
     "task.paused": "an admin has paused the task: no new round opens until it is resumed",
     "task.resumed": "an admin has continued a task that was paused, or that failed by a fault of the coordinator",
     "task.stopped": "an admin has stopped the task",
+    "labels.absent": "own data: the labels that no client seems to have",
     "task.selected": "the selection is done: how many clients of how many",
     "update.late": "an update was read when its round had closed: spent and unpaid; the client and the digest",
     "update.voided": "the operator has voided an update of the open round; `client ID`",

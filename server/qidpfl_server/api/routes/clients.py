@@ -17,7 +17,8 @@ from ...identifiers import hash_secret
 from ...logs import LimitedLog
 from ...service.credentials import CodeHolder, enrol_with_certificate, rotate_client_token
 from ...service.enrolment import client_summaries, enrol, leave, revoke_client, store_profile
-from ...service.views import ledger, selection_verdict
+from ...service.progress.waiting import current_verdict
+from ...service.views import ledger
 from ..auth import (
     Admin,
     Bearer,
@@ -187,7 +188,8 @@ async def put_profile(
 @router.get("/me/selection", summary="Was I selected?", responses=responses(*_OWN) | success(examples.VERDICT))
 async def get_selection(context: Ctx, client_id: ClientId, task_id: TaskId) -> SelectionVerdict:
     """The client's own label distance, the threshold and the counts."""
-    return await context.read(lambda tx: selection_verdict(tx, client_id))
+    now = context.now()
+    return await context.read(lambda tx: current_verdict(tx, client_id, now))
 
 
 @router.get("/me/ledger", summary="My ledger", responses=responses(*_OWN) | success(examples.LEDGER))

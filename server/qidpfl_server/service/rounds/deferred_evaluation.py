@@ -126,7 +126,14 @@ def _store_scores(tx: Transaction, round_: Round, evaluation: Evaluation | None,
     detail = "no scores" if score is None else f"accuracy {score.accuracy:.4f}"
     if score is not None and score.loss is not None:
         detail += f", loss {score.loss:.4g}"
-    tx.events.add(round_.task_id, "round.evaluated", at=now, round_number=round_.round_number, detail=detail)
+    tx.events.add(
+        round_.task_id,
+        "round.evaluated",
+        at=now,
+        round_number=round_.round_number,
+        detail=detail,
+        fields=None if score is None else {"accuracy": score.accuracy, "loss": score.loss},
+    )
     tx.touch(round_.task_id)
     failpoint("evaluate.before_commit")
     return True

@@ -8,7 +8,7 @@ is open, if nothing depends on it: see `deferred_evaluation`.
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 
 from qidpfl_shared.core.aggregation import ModelDiverged
@@ -44,6 +44,7 @@ from .deferred_evaluation import evaluate_settled, may_be_deferred
 from .misses import count_misses
 from .payments import round_payments
 from .planning import deadlines, open_round, round_is_complete
+from .settled_event import add_settled_event
 from .settlement_timer import Stopwatch, Timing
 from .weights import uploads_of, weighted_uploads
 
@@ -112,7 +113,9 @@ def settle_if_due(
 
     ready = store.read(read, snapshot=True)
     if ready is not None and evaluator is not None and ready.previous is not None and ready.previous.awaits_evaluation:
-        _evaluate_previous(store, task_id, evaluator, clock_now, observe)
+        # At most one model of a task waits. If it is damaged, this settlement finds that too: it is its base.
+        with suppress(DamagedState):
+            evaluate_settled(store, task_id, evaluator, clock_now, observe=observe)
         watch, ready = Stopwatch(watch.now()), store.read(read, snapshot=True)
     if ready is None:
         return False
@@ -136,21 +139,6 @@ def settle_if_due(
     if timing is not None and observe is not None:
         observe(timing)
     return timing is not None
-
-
-def _evaluate_previous(
-    store: Store,
-    task_id: str,
-    evaluator: Evaluator,
-    clock_now: Micros,
-    observe: Callable[[Timing], None] | None,
-) -> None:
-    """Wait for the evaluation of the round before, or do it: at most one model of a task waits."""
-    try:
-        evaluate_settled(store, task_id, evaluator, clock_now, observe=observe)
-    except DamagedState:
-        # It is the base of this round: the settlement reads it too, and handles the damage.
-        return
 
 
 def _is_deferred(ready: ReadyRound, defer_from_s: float) -> bool:
@@ -296,11 +284,15 @@ def _close(tx: Transaction, closing: _Closing, evaluation: Evaluation | None, *,
         budgets=ready.budgets,
         delivered=ready.updates,
     )
-    paid = sum(payment.amount_micro for payment in payments.due.values())
-    detail = f"{len(audit.accepted)} updates, {paid} micro paid, {payments.kept_micro} kept"
-    if held := sum(payment.escrow_micro for payment in payments.due.values()):
-        detail += f", {held} in escrow"
-    tx.events.add(task.task_id, "round.settled", at=now, round_number=round_.round_number, detail=detail)
+    add_settled_event(
+        tx,
+        round_,
+        accepted=len(audit.accepted),
+        verdicts=audit.verdicts.values(),
+        payments=payments,
+        evaluation=evaluation,
+        at=now,
+    )
     tx.touch(task.task_id)
     _continue(tx, task, round_, clients, evaluation, now, closing.rules, stop=closing.stop)
     if deferred and not _has_next(tx, round_):
@@ -348,7 +340,12 @@ def _void(tx: Transaction, ready: ReadyRound, now: Micros, *, stop: bool) -> boo
     if round_ is None:
         return False
     tx.events.add(
-        task.task_id, "round.void", at=now, round_number=round_.round_number, detail=f"attempt {round_.attempt}"
+        task.task_id,
+        "round.void",
+        at=now,
+        round_number=round_.round_number,
+        detail=f"attempt {round_.attempt}",
+        fields={"attempt": round_.attempt, "updates": len(ready.updates), "needed": round_.min_updates},
     )
     tx.touch(task.task_id)
     if stop or round_.attempt >= task.spec.rounds.max_attempts:
