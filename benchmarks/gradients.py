@@ -9,7 +9,7 @@ import multiprocessing
 import resource
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -24,8 +24,9 @@ from qidpfl_shared.workloads.networks import build_network, layout_of
 
 CHUNKS = (16, 64, 256, 1024)
 BOUND = 1.0
-# One pass over a chunk of records.
-Pass = Callable[[Tensor, Tensor], object]
+# One pass over some records, in chunks of inputs and labels.
+Chunks = Iterable[tuple[Tensor, Tensor]]
+Pass = Callable[[Chunks], object]
 
 
 class Setting(NamedTuple):
@@ -129,13 +130,25 @@ def methods_for(setting: Setting) -> dict[str, tuple[Pass, tuple[int, ...]]]:
 
 def plain(network: nn.Module) -> Pass:
     tensors = list(network.parameters())
-    return lambda inputs, labels: torch.autograd.grad(
-        functional.cross_entropy(network(inputs), labels, reduction="sum"), tensors
+    return each(
+        lambda inputs, labels: torch.autograd.grad(
+            functional.cross_entropy(network(inputs), labels, reduction="sum"), tensors
+        )
     )
 
 
 def clipping(clipper: Clipper) -> Pass:
-    return lambda inputs, labels: clipper.clipped_sum(inputs, labels, bound=BOUND)
+    return lambda chunks: clipper.clipped_sum(chunks, bound=BOUND)
+
+
+def each(step: Callable[[Tensor, Tensor], object]) -> Pass:
+    """A pass that computes each chunk by itself, without adding up what it finds."""
+
+    def run(chunks: Chunks) -> None:
+        for inputs, labels in chunks:
+            step(inputs, labels)
+
+    return run
 
 
 def opacus_rows(network: nn.Module) -> Pass:
@@ -158,7 +171,7 @@ def opacus_rows(network: nn.Module) -> Pass:
         wrapped.zero_grad()
         return sums
 
-    return step
+    return each(step)
 
 
 def opacus_ghost(network: nn.Module) -> Pass:
@@ -185,21 +198,24 @@ def opacus_ghost(network: nn.Module) -> Pass:
         wrapped.zero_grad()
         return sums
 
-    return step
+    return each(step)
 
 
 def timed(step: Pass, inputs: Tensor, labels: Tensor, chunk: int) -> float:
     start = time.perf_counter()
-    for first in range(0, len(inputs), chunk):
-        step(inputs[first : first + chunk], labels[first : first + chunk])
+    step(divided(inputs, labels, chunk))
     return time.perf_counter() - start
 
 
+def divided(inputs: Tensor, labels: Tensor, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
+    starts = range(0, len(inputs), chunk)
+    return ((inputs[start : start + chunk], labels[start : start + chunk]) for start in starts)
+
+
 def _peak_megabytes(step: Pass, inputs: Tensor, labels: Tensor, chunk: int) -> float:
-    """The growth of the peak memory of this process in two passes."""
+    """The growth of the peak memory of this process over two chunks."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(2):
-        step(inputs[:chunk], labels[:chunk])
+    step(divided(inputs[: 2 * chunk], labels[: 2 * chunk], chunk))
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 

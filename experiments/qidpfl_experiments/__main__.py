@@ -1,7 +1,8 @@
-"""The commands run, calibrate, tune, report and list."""
+"""The commands run, calibrate, tune, report, view and list."""
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -11,17 +12,21 @@ from rich.console import Console
 from rich.table import Table
 
 from qidpfl_shared.command_line import Stopped, output_width, show_version, stopped_by_signals
+from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
 
 from .methods import METHODS, custom_methods, methods_named
-from .report.report import About, write_report
+from .report.about import about
+from .report.report import write_report
 from .results.calibration import Calibration
 from .results.folder import NotOurFolder, gathered, read_config
-from .results.tables import Tables, write_tables
+from .results.tables import DamagedResults, Tables, write_tables
 from .run import options
 from .run.options import asking, guarded, names
 from .run.runner import MethodComparison, run_calibrations, run_tuning
 from .run.session import running
 from .settings import SETTINGS, read_settings
+from .view.content import as_json, page_content
+from .view.server import PageServer
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,7 +39,12 @@ app = typer.Typer(
 def main_options(
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=show_version("qidpfl-experiments"), help="print the version"),
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=show_version("qidpfl-experiments", PROTOCOL_VERSION),
+            help="print the version",
+        ),
     ] = False,
 ) -> None:
     """Run the paper's experiments on live services: a coordinator and fleets of clients over HTTP."""
@@ -124,6 +134,26 @@ def report_command(
     _report(out)
 
 
+@app.command("view")
+@guarded
+def view_command(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a results folder, which may be incomplete")],
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="port on the loopback address 127.0.0.1; 0: a free one")
+    ] = 0,
+) -> None:
+    """Show a results folder in the browser: methods side by side, intervals, claims and their verdicts.
+
+    Prints the address and serves the page until Ctrl-C. Every visit reads the folder again. Nothing is written.
+    """
+    # Here, so that a damaged folder is an error of the command and not of the page.
+    as_json(page_content(folder))
+    server = PageServer(port, lambda: as_json(page_content(folder)), (NotOurFolder, DamagedResults, OSError))
+    with suppress(Stopped), server:
+        print(f"{folder}: {server.url} (Ctrl-C ends it)", flush=True)
+        server.serve_forever()
+
+
 @app.command("list")
 @guarded
 def list_command(
@@ -165,24 +195,9 @@ def _report(out: Path) -> None:
     tables = gathered(out)
     if tables == Tables():
         raise NotOurFolder(f"{out} has no finished cells yet; run some first")
-    setup = config.setup
-    about = About(
-        title=f"QI-DPFL on {setup.dataset}",
-        command="\n".join(dict.fromkeys(run.command for run in config.runs)),
-        scale_note="" if setup.is_full else setup.about,
-        reproducible=config.reproducible,
-        settings=setup.model_dump(mode="json") | {"reproducible": config.reproducible},
-        versions=_all_of(config.versions) | {"audit": "; ".join(run.audit for run in config.runs)},
-    )
     write_tables(out, tables)
-    write_report(out, tables, about)
+    write_report(out, tables, about(config))
     print(f"report: {out / 'report.html'}")
-
-
-def _all_of(versions: list[dict[str, str]]) -> dict[str, str]:
-    """All versions with which the runs of a folder were made."""
-    names = dict.fromkeys(name for one in versions for name in one)
-    return {name: "; ".join(dict.fromkeys(one[name] for one in versions if name in one)) for name in names}
 
 
 if __name__ == "__main__":

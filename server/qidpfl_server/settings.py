@@ -25,6 +25,9 @@ class Settings(BaseSettings):
     begin_anew: str | None = Field(
         default=None, description="the command that starts a new task after the end of one; default: serve --task"
     )
+    tensorboard: Path | None = Field(default=None, description="folder of event files for TensorBoard; default: none")
+    mlflow: str | None = Field(default=None, description="tracking URI of MLflow; default: none")
+    traces: bool = Field(default=False, description="OpenTelemetry traces, to where the OTEL_* variables say")
     data_dir: Path | None = Field(default=None, description="data sets to evaluate with; default: the cache folder")
     tls_cert: Path | None = None
     tls_key: Path | None = None

@@ -12,8 +12,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from pydantic import ValidationError
 
-from .protocol.compatibility import PROTOCOL_VERSION
-
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -73,12 +71,12 @@ def sharing_options(build: Callable[..., Any]) -> Callable[[Callable[..., Result
     return decorated
 
 
-def show_version(program: str) -> Callable[[bool], None]:
+def show_version(program: str, protocol: str) -> Callable[[bool], None]:
     """The action of --version: print the version of a program and of the protocol, and exit."""
 
     def show(wanted: bool) -> None:
         if wanted:
-            print(f"{program} {version(program)}, protocol {PROTOCOL_VERSION}, Python {sys.version.split()[0]}")
+            print(f"{program} {version(program)}, protocol {protocol}, Python {sys.version.split()[0]}")
             raise SystemExit(0)
 
     return show

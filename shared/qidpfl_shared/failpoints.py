@@ -51,7 +51,9 @@ DELETE_FAILPOINTS = (
 # Reached only if an admin pauses a task, or resumes it after a pause.
 PAUSE_FAILPOINTS = (
     "pause.before_commit",
+    "pause.after_commit",
     "resume.before_commit",
+    "resume.after_commit",
 )
 
 _hits: Counter[str] = Counter()

@@ -15,6 +15,7 @@ from rich.table import Table
 from qidpfl_shared.command_line import Stopped, output_width, show_version, stopped_by_signals
 from qidpfl_shared.core import arguments
 from qidpfl_shared.core.money import from_micro
+from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
 from qidpfl_shared.workloads.own_data.reading import OwnFiles
 
 from ..api import TaskApi, connect
@@ -23,8 +24,6 @@ from ..fleet.behaviours import Behaviour
 from ..fleet.fleet import Fleet
 from ..fleet.plan import FleetPlan
 from ..fleet.room import check_room
-from ..journal.export_check import check_export
-from ..journal.export_files import read_export
 from ..journal.journal import DEFAULT_PATH, Journal
 from ..journal.ledger import as_json, limit_lines, lines, read_ledger
 from ..owner import Owner, Prices, draw_privacy_value, in_words, limits_in_words
@@ -38,6 +37,7 @@ from .doctor import doctor_command
 from .options import guarded
 from .progress import ProgressDisplay
 from .tokens import rotate_command
+from .verify import verify_command
 
 # How many members a fleet steps for each one that trains: the others wait for answers of the coordinator.
 _WORKERS_PER_TRAINING = 4
@@ -47,13 +47,19 @@ app.add_typer(ledger_app, name="ledger")
 app.command("rotate-token")(rotate_command)
 app.command("conform")(conform_command)
 app.command("doctor")(doctor_command)
+app.command("verify")(verify_command)
 
 
 @app.callback()
 def main_options(
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=show_version("qidpfl-client"), help="print the version"),
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=show_version("qidpfl-client", PROTOCOL_VERSION),
+            help="print the version",
+        ),
     ] = False,
 ) -> None:
     """The QI-DPFL client."""
@@ -333,36 +339,13 @@ def raise_command(
     print(f"from now on it is rho {lifetime_rho:g}, {in_words(lifetime_rho)}")
 
 
-@app.command("verify")
-@guarded
-def verify_command(
-    export: Annotated[Path, typer.Option(help="folder of an export that the operator has given you")],
-    journal: options.JournalPath = DEFAULT_PATH,
-) -> None:
-    """Check an export of a task against the signed receipts of the journal. The client may run at the same time.
-
-    Prints what was compared, then `verified`. Every difference is one line, and the exit code is then 1.
-    """
-    files = read_export(export)
-    with Journal(journal, read_only=True) as opened:
-        check = check_export(opened, files)
-    table = Table("what", "compared", box=None)
-    for kind, count in check.compared.items():
-        table.add_row(kind, str(count))
-    Console(width=output_width()).print(table)
-    for difference in check.differences:
-        print(f"differs: {difference}")
-    if check.differences:
-        raise typer.Exit(1)
-    print("verified")
-
-
 def main() -> None:
     """Run the command line."""
     # Do not log each retry: the client reports an outage once.
     stamina.instrumentation.set_on_retry_hooks([])
     try:
         with stopped_by_signals():
+            options.trace_if_wanted()
             app()
     except Stopped:
         # The journal makes it safe to stop at any point.

@@ -6,16 +6,15 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Annotated
 
-import httpx
 import typer
 
-from qidpfl_shared.diagnosis import Check, Health, disk_check, python_check, report, torch_check, versions_check
+from qidpfl_shared.diagnosis import Check, CheckState, disk_check, python_check, report, torch_check, versions_check
 from qidpfl_shared.workloads.datasets.folder import default_folder
 
-from ..api import connect
-from ..errors import ClientError
+from ..errors import ClientError, NoTrustedConnection, Unreachable
 from ..journal.journal import DEFAULT_PATH, Journal
-from ..sdk.tls import TlsFiles, tls_problem
+from ..sdk.health import ask_health
+from ..sdk.tls import TlsFiles
 from . import options
 from .options import guarded
 
@@ -55,53 +54,51 @@ def _checks(
     yield _data_check(data_dir)
     yield _journal_check(journal)
     if server is None:
-        yield Check("coordinator", Health.NOTE, "not checked", "name it: --server https://HOST:PORT")
+        yield Check("coordinator", CheckState.NOTE, "not checked", "name it: --server https://HOST:PORT")
     else:
         yield from _connection_checks(server, tls, insecure)
 
 
 def _data_check(data_dir: Path | None) -> Check:
     if data_dir is not None and not data_dir.is_dir():
-        return Check("data", Health.WRONG, f"there is no folder {data_dir}", "create it, or correct --data-dir")
-    return Check("data", Health.GOOD, str(data_dir or f"downloads go to {default_folder()}"))
+        return Check("data", CheckState.WRONG, f"there is no folder {data_dir}", "create it, or correct --data-dir")
+    return Check("data", CheckState.GOOD, str(data_dir or f"downloads go to {default_folder()}"))
 
 
 def _journal_check(journal: Path) -> Check:
     if not journal.exists():
-        return Check("journal", Health.GOOD, f"no {journal} yet: run creates it")
+        return Check("journal", CheckState.GOOD, f"no {journal} yet: run creates it")
     try:
         with Journal(journal, read_only=True) as opened:
             spent = opened.account().spent_rho
     except ClientError as error:
-        return Check("journal", Health.WRONG, str(error), "restore the newest copy of the file")
-    return Check("journal", Health.GOOD, f"{journal} opens, spent rho {spent:.4g}")
+        return Check("journal", CheckState.WRONG, str(error), "restore the newest copy of the file")
+    return Check("journal", CheckState.GOOD, f"{journal} opens, spent rho {spent:.4g}")
 
 
 def _connection_checks(server: str, tls: TlsFiles | None, insecure: bool) -> Iterator[Check]:
     try:
-        with connect(server, insecure=insecure, tls=tls, timeout_s=10.0) as http:
-            answer = http.get("/healthz")
+        answer = ask_health(server, insecure=insecure, tls=tls)
+    except Unreachable as error:
+        remedy = "" if isinstance(error, NoTrustedConnection) else "is it running, and is the port open?"
+        yield Check("coordinator", CheckState.WRONG, str(error), remedy)
+        return
     except ClientError as error:
-        yield Check("coordinator", Health.WRONG, str(error), "correct --server, or the options for TLS")
+        yield Check("coordinator", CheckState.WRONG, str(error), "correct --server, or the options for TLS")
         return
-    except httpx.HTTPError as error:
-        problem = tls_problem(error)
-        finding = f"{server}: {problem}" if problem else f"{server} does not answer: {error}"
-        yield Check("coordinator", Health.WRONG, finding, "" if problem else "is it running, and is the port open?")
-        return
-    if answer.status_code != 200:
-        yield Check("coordinator", Health.WRONG, f"{server} answers {answer.status_code}", "is this a coordinator?")
+    if answer.status != 200:
+        yield Check("coordinator", CheckState.WRONG, f"{server} answers {answer.status}", "is this a coordinator?")
         return
     encrypted = "with TLS" if server.startswith("https://") else "without TLS"
-    yield Check("coordinator", Health.GOOD, f"{server} answers, {encrypted}")
-    yield _time_check(answer.headers.get("Date"))
+    yield Check("coordinator", CheckState.GOOD, f"{server} answers, {encrypted}")
+    yield _time_check(answer.date)
 
 
 def _time_check(date: str | None) -> Check:
     if date is None:
-        return Check("time", Health.NOTE, "the coordinator does not tell its time", "")
+        return Check("time", CheckState.NOTE, "the coordinator does not tell its time", "")
     apart = abs(time.time() - parsedate_to_datetime(date).timestamp())
     found = f"{apart:.0f} s from that of the coordinator"
     if apart > _WRONG_CLOCK_S:
-        return Check("time", Health.WRONG, found, "set the clocks: certificates and logs depend on them")
-    return Check("time", Health.GOOD, found)
+        return Check("time", CheckState.WRONG, found, "set the clocks: certificates and logs depend on them")
+    return Check("time", CheckState.GOOD, found)

@@ -10,6 +10,7 @@ import typer
 from qidpfl_shared.command_line import one_line_errors
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.privacy.account import ReleaseRefused
+from qidpfl_shared.tracing import TracingUnavailable, start_tracing, traces_are_wanted
 from qidpfl_shared.workloads.workload import WorkloadError
 
 from ..errors import ClientError, Misconfigured
@@ -236,3 +237,13 @@ def warn_if_unsafe(unsafe_seed: int | None) -> None:
     """Warn if test mode is on."""
     if unsafe_seed is not None:
         print("qidpfl-client: UNSAFE test mode: the noise comes from a seed and protects nothing", file=sys.stderr)
+
+
+@guarded
+def trace_if_wanted() -> None:
+    """Send OpenTelemetry spans if the environment asks for them."""
+    if traces_are_wanted():
+        try:
+            start_tracing("qidpfl-client")
+        except TracingUnavailable as error:
+            raise Misconfigured(str(error)) from None

@@ -15,6 +15,7 @@ from typing import Any, TypedDict, TypeVar
 import httpx
 
 from qidpfl_shared.protocol.errors import ErrorCode, one_line
+from qidpfl_shared.tracing import client_span, trace_headers
 
 from ..errors import (
     ApiError,
@@ -216,7 +217,7 @@ class Channel:
 
     def send(self, call: Call) -> ApiResponse:
         """The answer, after the retries that the call allows."""
-        with self._unreachable():
+        with self._unreachable(), client_span(call.method, call.path, self.where):
             return (self.retries if call.repeatable else NO_RETRIES).run(lambda: self._once(call))
 
     def open(self, call: Call) -> httpx.Response:
@@ -276,7 +277,7 @@ class Channel:
 
     def _head(self, call: Call, host: str) -> bytes:
         """Request line and headers."""
-        own = {"Accept-Encoding": "identity", **call.headers}
+        own = {"Accept-Encoding": "identity", **call.headers, **trace_headers()}
         if call.token is not None:
             own["Authorization"] = f"Bearer {call.token}"
         if call.content is not None or call.method in ("POST", "PUT"):
@@ -307,7 +308,7 @@ class Channel:
         return response
 
     def _request(self, call: Call) -> httpx.Request:
-        own = {"Accept-Encoding": "identity", **call.headers}
+        own = {"Accept-Encoding": "identity", **call.headers, **trace_headers()}
         if call.token is not None:
             own["Authorization"] = f"Bearer {call.token}"
         replaced = {name.lower() for name in own}

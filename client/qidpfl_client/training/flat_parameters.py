@@ -24,10 +24,8 @@ class FlatParameters:
         check_layout(network, layout)
         self.tensors = list(network.parameters())
         self.vector = self.flatten([tensor.detach() for tensor in self.tensors])
-        start = 0
-        for tensor in self.tensors:
-            tensor.data = self.vector[start : start + tensor.numel()].view(tensor.shape)
-            start += tensor.numel()
+        for tensor, part in zip(self.tensors, self.split(self.vector), strict=True):
+            tensor.data = part.view(tensor.shape)
 
     @property
     def device(self) -> torch.device:
@@ -45,6 +43,10 @@ class FlatParameters:
         pairs = zip(tensors, self.tensors, strict=True)
         dense = (torch.zeros_like(own) if part is None else part.to_dense() for part, own in pairs)
         return torch.cat([part.reshape(-1) for part in dense])
+
+    def split(self, vector: Tensor) -> Sequence[Tensor]:
+        """The part of a flat vector that belongs to each parameter, as a flat view."""
+        return torch.split_with_sizes(vector, [tensor.numel() for tensor in self.tensors])
 
 
 def random_models(parameters: FlatParameters) -> list[Tensor]:

@@ -72,9 +72,7 @@ class Objective:
             method=self.checked.clipping.method,
             substitute=self.checked.example_inputs[0],
         )
-        total = self._zeros()
-        for inputs, labels in self._chunks(batch):
-            total += clipper.clipped_sum(inputs, labels, bound=bound)
+        total = clipper.clipped_sum(self._chunks(batch), bound=bound)
         return total / (self.size if batch is None else len(batch))
 
     def rounding_slack(self, *, size: int) -> float:

@@ -14,6 +14,7 @@ from rich.console import Console
 from qidpfl_shared.command_line import show_version
 from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.durable_files import fsync_dir
+from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
 from qidpfl_shared.protocol.signatures import ChainPosition
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
@@ -41,6 +42,7 @@ from .task_options import Clients, Rounds, Wanted, workload_of
 from .tasks import Overrides, TaskName, parsed_overrides, task_named, tasks_app, valid_name
 from .tls import ClientCertificates, check_tls
 from .tokens import tokens_app
+from .tracking import ExportTarget, Mlflow, Tensorboard, To, Traces, export_to_tracker
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The QI-DPFL coordinator.")
 app.add_typer(tasks_app, name="tasks")
@@ -56,7 +58,12 @@ Preset = Annotated[str | None, typer.Option(help="create a task of this preset i
 def main_options(
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=show_version("qidpfl-server"), help="print the version"),
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=show_version("qidpfl-server", PROTOCOL_VERSION),
+            help="print the version",
+        ),
     ] = False,
 ) -> None:
     """The QI-DPFL coordinator."""
@@ -124,6 +131,9 @@ def serve_command(
         Path | None,
         typer.Option(help="export every task to a folder in this one when it ends  [env: QIDPFL_RESULTS_DIR]"),
     ] = None,
+    tensorboard: Tensorboard = None,
+    mlflow: Mlflow = None,
+    traces: Traces = None,
     exit_when_finished: Annotated[
         bool, typer.Option("--exit-when-finished", help="stop a few seconds after all tasks have ended")
     ] = False,
@@ -148,6 +158,9 @@ def serve_command(
         data_dir=data_dir,
         code_dir=code_dir,
         results_dir=results_dir,
+        tensorboard=tensorboard,
+        mlflow=mlflow,
+        traces=traces,
     )
     # A script may fill the option from an empty variable.
     overrides = overrides or "{}"
@@ -266,7 +279,10 @@ def audit_command(
 def export_command(
     where: Where,
     task: TaskName,
-    out: Annotated[Path, typer.Option(help="folder to write to; must be new or empty")],
+    out: Annotated[
+        str, typer.Option(help="folder to write to; must be new or empty. With --to mlflow: its tracking URI")
+    ],
+    to: To = ExportTarget.FILES,
     table_format: Annotated[TableFormat, typer.Option("--format", help="format of the tables")] = TableFormat.CSV,
     version: Annotated[int | None, typer.Option(help="version of the model  [default: the newest]", min=0)] = None,
     force: Annotated[bool, typer.Option("--force", help="write into a folder that is not empty")] = False,
@@ -276,13 +292,20 @@ def export_command(
     Rounds, clients, budgets, payments and ledgers are written as tables, the task and its spec as JSON, the model as
     safetensors. The store may be live; the files show one moment. Budgets of a round that is still open are left out.
     Money is in micro-units.
+
+    With --to tensorboard or mlflow it writes rewards, budgets, payments, epsilon, accuracy and loss of the settled
+    rounds instead. A repeat writes only what is missing there.
     """
-    if not force and out.is_dir() and any(out.iterdir()):
+    if to is not ExportTarget.FILES:
+        export_to_tracker(where, task, to, out)
+        return
+    folder = Path(out)
+    if not force and folder.is_dir() and any(folder.iterdir()):
         raise CoordinatorError(f"{out} is not empty; --force writes into it and replaces files of the same names")
     with opened_store(where.settings()) as store:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
         export = read_export(store, task_id, version)
-    for path in write_export(export, out, table_format):
+    for path in write_export(export, folder, table_format):
         print(path)
     if (newest := export.task["chain"]) is not None:
         print(f"head {shown(ChainPosition(**newest))}")

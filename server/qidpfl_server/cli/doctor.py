@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from cryptography import x509
 
-from qidpfl_shared.diagnosis import Check, Health, disk_check, python_check, report, torch_check, versions_check
+from qidpfl_shared.diagnosis import Check, CheckState, disk_check, python_check, report, torch_check, versions_check
 
 from ..errors import CoordinatorError
 from ..ops.open_store import opened_store
@@ -53,8 +53,8 @@ def _time_check() -> Check:
     now = datetime.datetime.now(datetime.UTC)
     found = f"{now:%Y-%m-%d %H:%M:%S} UTC"
     if now.year < 2025:
-        return Check("time", Health.WRONG, found, "set the clock: deadlines and certificates depend on it")
-    return Check("time", Health.GOOD, found)
+        return Check("time", CheckState.WRONG, found, "set the clock: deadlines and certificates depend on it")
+    return Check("time", CheckState.GOOD, found)
 
 
 def _port_check(settings: Settings) -> Check:
@@ -65,30 +65,30 @@ def _port_check(settings: Settings) -> Check:
             tried.bind((settings.host, settings.port))
     except OSError as error:
         finding, _, remedy = cannot_listen(settings.host, settings.port, error).partition(": ")
-        return Check("port", Health.WRONG, finding, remedy)
-    return Check("port", Health.GOOD, f"{settings.host}:{settings.port} is free")
+        return Check("port", CheckState.WRONG, finding, remedy)
+    return Check("port", CheckState.GOOD, f"{settings.host}:{settings.port} is free")
 
 
 def _tls_check(settings: Settings) -> Check:
     try:
         check_tls(settings)
     except CoordinatorError as error:
-        return Check("tls", Health.WRONG, str(error), "correct QIDPFL_TLS_CERT and QIDPFL_TLS_KEY")
+        return Check("tls", CheckState.WRONG, str(error), "correct QIDPFL_TLS_CERT and QIDPFL_TLS_KEY")
     if settings.tls_cert is None:
         warning = open_without_tls(settings)
         if warning is None:
-            return Check("tls", Health.GOOD, f"none; {settings.host} is this machine, or a proxy has it")
+            return Check("tls", CheckState.GOOD, f"none; {settings.host} is this machine, or a proxy has it")
         finding, _, remedy = warning.partition(". ")
-        return Check("tls", Health.NOTE, finding, remedy)
+        return Check("tls", CheckState.NOTE, finding, remedy)
     until = x509.load_pem_x509_certificate(settings.tls_cert.read_bytes()).not_valid_after_utc
     left = until - datetime.datetime.now(datetime.UTC)
     found = f"{settings.tls_cert} is valid until {until:%Y-%m-%d}"
     if left < datetime.timedelta():
-        return Check("tls", Health.WRONG, f"{settings.tls_cert} has expired on {until:%Y-%m-%d}", "renew it")
+        return Check("tls", CheckState.WRONG, f"{settings.tls_cert} has expired on {until:%Y-%m-%d}", "renew it")
     return (
-        Check("tls", Health.NOTE, found, "renew it soon, then send SIGHUP")
+        Check("tls", CheckState.NOTE, found, "renew it soon, then send SIGHUP")
         if left < _SOON
-        else Check("tls", Health.GOOD, found)
+        else Check("tls", CheckState.GOOD, found)
     )
 
 
@@ -98,6 +98,8 @@ def _store_check(settings: Settings) -> Check:
             count = len(store.read(lambda tx: tx.tasks.all()))
     except CoordinatorError as error:
         if settings.store_url is None and not (settings.state_dir / "coordinator.db").exists():
-            return Check("store", Health.GOOD, f"none in {settings.state_dir} yet: serve creates it")
-        return Check("store", Health.WRONG, str(error), "qidpfl-server audit tells more; docs/operations.md: restore")
-    return Check("store", Health.GOOD, f"{settings.database_url.rpartition('@')[2]} opens, {count} tasks")
+            return Check("store", CheckState.GOOD, f"none in {settings.state_dir} yet: serve creates it")
+        return Check(
+            "store", CheckState.WRONG, str(error), "qidpfl-server audit tells more; docs/operations.md: restore"
+        )
+    return Check("store", CheckState.GOOD, f"{settings.database_url.rpartition('@')[2]} opens, {count} tasks")

@@ -20,6 +20,7 @@ from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.task_spec import TaskSpec
+from qidpfl_shared.tracing import TracingUnavailable, start_tracing
 
 from ..api.app import create_app
 from ..clock import SystemClock
@@ -37,6 +38,7 @@ from ..settings import Settings
 from ..store.database import exclusive
 from ..store.store import Store
 from ..store.transaction import Transaction
+from ..tracking.open_trackers import tracked
 from .connections import ConnectionLimits, Connections, limits_within, raise_file_limit
 from .display.guidance import Guidance, differences
 from .display.ports import cannot_listen, open_without_tls
@@ -111,8 +113,10 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until all tasks have ended. `prepare` runs once the store is locked."""
     _limit_malloc_arenas()
+    if settings.traces:
+        _start_tracing()
     evaluators = Evaluators(data_dir=settings.data_dir, custom=custom_workloads, models=models, held_out=held_out)
-    with exclusive(store.engine), _auto_export(settings, store):
+    with exclusive(store.engine), _auto_export(settings, store), tracked(settings, store):
         store.read(lambda tx: require_living_tasks(tx, rules))
         secrets = load_secrets(settings.state_dir)
         _show_secrets(secrets)
@@ -140,6 +144,13 @@ def serve(
             raise CoordinatorError(f"cannot start on {settings.host}:{settings.port}") from error
     if exit_when_finished:
         store.read(_require_good_ends)
+
+
+def _start_tracing() -> None:
+    try:
+        start_tracing("qidpfl-server")
+    except TracingUnavailable as error:
+        raise CoordinatorError(str(error)) from None
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -143,6 +143,24 @@ class RoundOutcomes(Message):
     payment_micro: Tuple[Micro] = Field(description="paid and held in escrow")
 
 
+class RoundCost(Message):
+    """What the paper's model says of a settled round: the cost of the server, and how far bids are from the best."""
+
+    round_number: RoundNumber
+    cost: float | None = Field(
+        description="the server's cost: a bound on the loss by noise and signal, plus the discounted reward, each with"
+        " its weight. It is computed from the declared budgets, not measured; null without noise, or if no update with"
+        " a budget counts"
+    )
+    reward_cost: float = Field(ge=0, description="the part of the cost that is the discounted reward")
+    regret: float | None = Field(
+        default=None,
+        ge=0,
+        description="the most that one bidder could have gained by another budget while all others stay the same; 0 at"
+        " the equilibrium, null without a bid",
+    )
+
+
 class ClientRound(Message):
     """One closed round of one client."""
 

@@ -7,7 +7,6 @@ from ..core.money import MICRO
 from ..core.reward import Weighting
 from . import layouts
 from .mechanism_specs import BoltOn, GradientOnce, MechanismSpec, PaperLiteral
-from .preset_sizes import sized
 from .task_spec import (
     AggregationSpec,
     AuditMode,
@@ -23,6 +22,7 @@ from .task_spec import (
     TaskSpec,
     WorkloadSpec,
 )
+from .task_spec.sizes import sized
 
 # Records per label in the training part of EMNIST ByClass (a stratified seventh of it): digits, A-Z, a-z.
 EMNIST_TRAINING_LABELS = (

@@ -85,8 +85,9 @@ def test_ctrl_c_during_the_imports_is_one_line(program: str, tmp_path: Path) -> 
     (tmp_path / "numpy.py").write_text("import sys, time\nprint('importing', flush=True)\ntime.sleep(60)\n")
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-m", program, "--help"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=environment, **pipes) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None and process.stdout.readline() == "importing\n"
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)

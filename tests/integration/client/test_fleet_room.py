@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -49,7 +50,7 @@ def test_too_few_single_use_codes_are_one_line(coordinator: Coordinator, tmp_pat
 def test_a_fleet_joins_beside_another_client_and_takes_the_free_places(
     coordinator: Coordinator, tmp_path: Path
 ) -> None:
-    sizes = {"rounds": NO_TIMEOUTS | {"expected_clients": 4}, "game": {"horizon": 1}}
+    sizes: dict[str, Any] = {"rounds": NO_TIMEOUTS | {"expected_clients": 4}, "game": {"horizon": 1}}
     partition = {"kind": "iid", "clients": 4, "concentration": None, "two_class_ordinals": []}
     task_id, code = coordinator.create_task("beside", **sizes, workload={"partition": partition})
     command = [sys.executable, "-m", "qidpfl_client", "run", "--server", coordinator.url, "--code", code]

@@ -96,7 +96,7 @@ def middle_norm(case: Setting) -> float:
 
 def assert_clips_like_a_loop(clipper: Clipper, case: Setting, *, bound: float) -> None:
     expected = naive(case, bound=bound)
-    found = clipper.clipped_sum(case.inputs, case.labels, bound=bound).numpy()
+    found = clipper.clipped_sum([(case.inputs, case.labels)], bound=bound).numpy()
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * float(np.linalg.norm(expected)))
 
 

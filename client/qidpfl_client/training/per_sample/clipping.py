@@ -7,7 +7,7 @@ model cannot make a record contribute more than the bound. The bound holds for t
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from qidpfl_shared.core.privacy.rounding import SLACK
 
+from ..devices import wide_dtype
 from ..flat_parameters import FlatParameters
 from .chunk_size import advised_chunk, bytes_kept
 from .functional import NETWORK_FAILURES, gradients_by_vmap, gradients_one_by_one
@@ -59,13 +60,20 @@ class Clipper:
     method: GradientMethod
     substitute: Tensor
 
-    def clipped_sum(self, inputs: Tensor, labels: Tensor, *, bound: float) -> Tensor:
-        """The sum of the per-record gradients, each clipped to `bound`: a flat vector of the widest type.
+    def clipped_sum(self, chunks: Iterable[tuple[Tensor, Tensor]], *, bound: float) -> Tensor:
+        """The sum of the per-record gradients of all chunks, each clipped to `bound`: a flat vector of the widest type.
 
-        The inputs must be finite.
+        A chunk has inputs, which must be finite, and labels.
         """
         # Compute gradients relative to the bound, so that a small bound stays far from the smallest numbers.
         scale = 2.0 ** -math.floor(math.log2(bound))
+        total = torch.zeros_like(self.parameters.vector, dtype=wide_dtype(self.parameters.device))
+        parts = self.parameters.split(total)
+        for inputs, labels in chunks:
+            self._add_to(parts, inputs, labels, bound=bound * scale, scale=scale)
+        return total.div_(scale)
+
+    def _add_to(self, parts: Sequence[Tensor], inputs: Tensor, labels: Tensor, *, bound: float, scale: float) -> None:
         try:
             contributions, refused = self._contributions(inputs, labels, scale=scale), None
         except torch.OutOfMemoryError:
@@ -77,9 +85,10 @@ class Clipper:
             squared = squared_norms(contributions, records=len(inputs))
             if refused is not None:
                 squared = squared.masked_fill(refused, torch.inf)
-            factors = clip_factors(squared, bound=bound * scale).to(torch.float32)
-            sums = [None if part is None else part.weighted_sum(factors) for part in contributions]
-            return self.parameters.flatten(sums).div_(scale)
+            factors = clip_factors(squared, bound=bound).to(torch.float32)
+            for part, contribution in zip(parts, contributions, strict=True):
+                if contribution is not None:
+                    part.add_(contribution.weighted_sum(factors))
 
     def _contributions(self, inputs: Tensor, labels: Tensor, *, scale: float) -> Contributions:
         found = self.method(self.network, inputs, labels, scale=scale)

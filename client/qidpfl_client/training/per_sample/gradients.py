@@ -27,21 +27,31 @@ class Contribution(Protocol):
         """|part|² of each record, in the widest type; infinite for a record that must count as zero."""
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        """Σ factor·part over the records, flat, in the widest type."""
+        """Σ factor·part over the records, flat; in the widest type, unless all records are in one block."""
 
 
 class Rows:
-    """The parts themselves, one row per record."""
+    """The parts themselves, one row per record.
 
-    def __init__(self, rows: Tensor) -> None:
-        self._rows = finite(rows.reshape(len(rows), -1))
+    The caller may have measured the rows with `measured_in_place`, while they were in the cache. With `channels_last`,
+    a row holds kernels as (place, channel), of these sizes; the parameter holds them as (channel, place).
+    """
+
+    def __init__(
+        self, rows: Tensor, *, squared: Tensor | None = None, channels_last: tuple[int, int] | None = None
+    ) -> None:
+        flat = rows.reshape(len(rows), -1)
+        self._rows = finite(flat) if squared is None else flat
+        self._squared = _squared_lengths(self._rows) if squared is None else squared
+        self._channels_last = channels_last
         self.width = self._rows.shape[1]
 
     def squared_norms(self) -> Tensor:
-        return _squared_lengths(self._rows)
+        return self._squared
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        return _sum_of_products(factors[:, None], self._rows).reshape(-1)
+        total = _sum_of_products(factors[:, None], self._rows)
+        return (total if self._channels_last is None else total.view(-1, *self._channels_last).mT).reshape(-1)
 
 
 class Products:
@@ -50,10 +60,15 @@ class Products:
     def __init__(self, gradients: Tensor, inputs: Tensor) -> None:
         self._gradients = gradients
         self._inputs = inputs
+        self._squared = _squared_lengths(gradients)
         self.width = gradients.shape[1] + inputs.shape[1]
 
+    def bias(self) -> Rows:
+        """The part of the bias of the same layer: the gradient itself, whose norm is known."""
+        return Rows(self._gradients, squared=self._squared)
+
     def squared_norms(self) -> Tensor:
-        gradients, inputs = _squared_lengths(self._gradients), _squared_lengths(self._inputs)
+        gradients, inputs = self._squared, _squared_lengths(self._inputs)
         too_large = (gradients > LARGEST_GRADIENT_NORM**2) | (inputs > LARGEST_INPUT_NORM**2)
         return (gradients * inputs).masked_fill(too_large, torch.inf)
 
@@ -88,11 +103,10 @@ def finite(values: Tensor) -> Tensor:
     return values.nan_to_num(nan=torch.finfo(values.dtype).max) if values.is_floating_point() else values
 
 
-def sum_of_products(gradients: Tensor, inputs: Tensor) -> Contribution:
-    """The cheapest form of Σ_t gradients[:, t]·inputs[:, t]ᵀ, for tensors (record, t, width)."""
-    if gradients.shape[1] == 1:
-        return Products(gradients[:, 0], inputs[:, 0])
-    return Rows(torch.bmm(gradients.mT, inputs))
+def measured_in_place(rows: Tensor) -> Tensor:
+    """Make rows that no other tensor shares finite, and return their |row|²."""
+    torch.nan_to_num(rows, nan=torch.finfo(rows.dtype).max, out=rows)
+    return _squared_lengths(rows)
 
 
 def _squared_lengths(rows: Tensor) -> Tensor:
@@ -107,10 +121,9 @@ def _squared_lengths(rows: Tensor) -> Tensor:
 
 def _sum_of_products(left: Tensor, right: Tensor) -> Tensor:
     """leftᵀ·right: products of few records are added in float32, and the sums of these blocks in the widest type."""
-    wide, whole = wide_dtype(right.device), len(right) // BLOCK * BLOCK
-    total = (left[whole:].T @ right[whole:]).to(wide)
-    if whole:
-        by_block = [side[:whole].reshape(-1, BLOCK, side.shape[1]) for side in (left, right)]
-        blocks = torch.bmm(by_block[0].mT, by_block[1])
-        total += blocks.sum(0, dtype=wide)
-    return total
+    whole = len(right) // BLOCK * BLOCK
+    if whole == 0:
+        return left.T @ right
+    by_block = [side[:whole].reshape(-1, BLOCK, side.shape[1]) for side in (left, right)]
+    total = torch.bmm(by_block[0].mT, by_block[1]).sum(0, dtype=wide_dtype(right.device))
+    return total if whole == len(right) else total.add_(left[whole:].T @ right[whole:])

@@ -11,17 +11,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .gradients import Contribution, Lookups, Rows, sum_of_products
+from .gradients import Contribution, Lookups, Products, Rows, finite, measured_in_place
 
 Contributions = dict[str, Contribution]
-# Numbers in a block of windows: the copy should stay in the cache until it is multiplied.
-_BLOCK = 1 << 20
+# Numbers in a block of windows: the copy, and its products, should stay in the cache until they are measured.
+_BLOCK = 1 << 19
 # The layer is Any because each rule takes the one class that it is registered for.
 Rule = Callable[[Any, Tensor, Tensor], Contributions | None]
 
 
-def contributions_of(layer: nn.Module, entered: Tensor, gradient: Tensor) -> Contributions | None:
+def contributions_of(
+    layer: nn.Module, entered: Tensor, gradient: Tensor, *, finite_input: bool
+) -> Contributions | None:
     """The contributions to the parameters of a layer, by name; None without a rule."""
+    if type(layer) in _KEEP_FACTORS:
+        entered, gradient = entered if finite_input else finite(entered), finite(gradient)
     # The exact type: a subclass may compute something else.
     rule = RULES.get(type(layer))
     return None if rule is None else rule(layer, entered, gradient)
@@ -32,38 +36,54 @@ def _linear(layer: nn.Linear, entered: Tensor, gradient: Tensor) -> Contribution
         return None
     left = gradient.reshape(len(gradient), -1, layer.out_features)
     right = entered.reshape(len(entered), -1, layer.in_features)
-    return _with_bias(layer, sum_of_products(left, right), left.sum(1))
+    if left.shape[1] == 1:
+        products = Products(left[:, 0], right[:, 0])
+        return _with_bias(layer, products, products.bias())
+    return _with_bias(layer, Rows(torch.bmm(left.mT, right)), Rows(left.sum(1)))
 
 
 def _convolution(layer: nn.Conv1d | nn.Conv2d, entered: Tensor, gradient: Tensor) -> Contributions | None:
     if entered.ndim != len(layer.kernel_size) + 2:
         return None
-    windows, groups = _windows(layer, entered), layer.groups
-    inner, places = windows.shape[1:-2].numel() // groups, windows.shape[-2:].numel()
-    outer = layer.out_channels // groups
-    left = gradient.reshape(len(entered), groups, outer, places)
-    bias = left.sum(3).flatten(1)
-    rows = gradient.new_empty(len(entered) * groups, outer, inner)
-    block = max(1, _BLOCK // (groups * inner * places))
+    groups, outer, channels = layer.groups, layer.out_channels // layer.groups, layer.in_channels // layer.groups
+    # Copies are fast if the numbers that stay next to each other are many: those of a place, or those of a line.
+    by_place = layer.kernel_size[-1] * channels > gradient.shape[-1]
+    windows = _windows(layer, entered, by_place=by_place)
+    kernel = math.prod(layer.kernel_size)
+    left = gradient.reshape(len(entered), groups, outer, -1)
+    rows = gradient.new_empty(len(entered), layer.out_channels * channels * kernel)
+    sides = (-1, kernel * channels) if by_place else (kernel * channels, -1)
+    block = max(1, min(len(entered), _BLOCK // windows[0].numel()))
+    copied, squared = gradient.new_empty(block, *windows.shape[1:]), []
     for start in range(0, len(entered), block):
-        stop = min(start + block, len(entered))
-        right = windows[start:stop].reshape(-1, inner, places)
-        torch.bmm(left[start:stop].flatten(0, 1), right.mT, out=rows[start * groups : stop * groups])
-    return _with_bias(layer, Rows(rows.view(len(entered), -1)), bias)
+        found = rows[start : start + block]
+        copy = copied[: len(found)].copy_(windows[start : start + block])
+        right = copy.view(len(found) * groups, *sides)
+        products = found.view(len(right), outer, -1)
+        torch.bmm(left[start : start + block].flatten(0, 1), right if by_place else right.mT, out=products)
+        squared.append(measured_in_place(found))
+    measured = Rows(rows, squared=torch.cat(squared), channels_last=(kernel, channels) if by_place else None)
+    return _with_bias(layer, measured, Rows(left.sum(3).flatten(1)))
 
 
-def _windows(layer: nn.Conv1d | nn.Conv2d, entered: Tensor) -> Tensor:
-    """The input of the kernel at each place, as a view (record, channel, kernel…, height, width)."""
+def _windows(layer: nn.Conv1d | nn.Conv2d, entered: Tensor, *, by_place: bool) -> Tensor:
+    """The input of the kernel at each place, as a view (record, group, channel, kernel…, place…).
+
+    By place, the view is (record, group, place…, kernel…, channel).
+    """
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     padding = _padding(layer)
     seen = functional.pad(entered, padding, mode=mode) if any(padding) else entered
+    if by_place:
+        seen = seen.movedim(1, -1).contiguous().movedim(-1, 1)
     spatial = len(layer.kernel_size)
     for axis, (size, stride, dilation) in enumerate(
         zip(layer.kernel_size, layer.stride, layer.dilation, strict=True), start=2
     ):
         seen = seen.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
-    kernel_first = seen.permute(0, 1, *range(2 + spatial, 2 + 2 * spatial), *range(2, 2 + spatial))
-    return kernel_first if spatial == 2 else kernel_first.unsqueeze(-2)
+    grouped = torch.unflatten(seen, 1, (layer.groups, -1))
+    places, kernel = range(3, 3 + spatial), range(3 + spatial, 3 + 2 * spatial)
+    return grouped.permute(0, 1, *places, *kernel, 2) if by_place else grouped.permute(0, 1, 2, *kernel, *places)
 
 
 def _padding(layer: nn.Conv1d | nn.Conv2d) -> list[int]:
@@ -92,7 +112,7 @@ def _layer_norm(layer: nn.LayerNorm, entered: Tensor, gradient: Tensor) -> Contr
     normal = functional.layer_norm(entered, layer.normalized_shape, eps=layer.eps)
     width = math.prod(layer.normalized_shape)
     scaled = (gradient * normal).reshape(len(entered), -1, width).sum(1)
-    return _with_bias(layer, Rows(scaled), gradient.reshape(len(entered), -1, width).sum(1))
+    return _with_bias(layer, Rows(scaled), Rows(gradient.reshape(len(entered), -1, width).sum(1)))
 
 
 def _group_norm(layer: nn.GroupNorm, entered: Tensor, gradient: Tensor) -> Contributions | None:
@@ -100,11 +120,12 @@ def _group_norm(layer: nn.GroupNorm, entered: Tensor, gradient: Tensor) -> Contr
         return None
     normal = functional.group_norm(entered, layer.num_groups, eps=layer.eps)
     shape = (len(entered), layer.num_channels, -1)
-    return _with_bias(layer, Rows((gradient * normal).reshape(shape).sum(2)), gradient.reshape(shape).sum(2))
+    scaled = (gradient * normal).reshape(shape).sum(2)
+    return _with_bias(layer, Rows(scaled), Rows(gradient.reshape(shape).sum(2)))
 
 
-def _with_bias(layer: nn.Module, weight: Contribution, bias: Tensor) -> Contributions:
-    return {"weight": weight} if layer.bias is None else {"weight": weight, "bias": Rows(bias)}
+def _with_bias(layer: nn.Module, weight: Contribution, bias: Contribution) -> Contributions:
+    return {"weight": weight} if layer.bias is None else {"weight": weight, "bias": bias}
 
 
 RULES: dict[type[nn.Module], Rule] = {
@@ -115,3 +136,5 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.LayerNorm: _layer_norm,
     nn.GroupNorm: _group_norm,
 }
+# Layers whose contributions may stay in two factors. All others make rows, which become finite by themselves.
+_KEEP_FACTORS = {nn.Linear}

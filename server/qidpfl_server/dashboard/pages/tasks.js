@@ -1,8 +1,8 @@
 // All tasks, and what an admin does with them.
 
 import { get, send } from "../api.js";
-import { confirmed, dataTable, fill, h } from "../dom.js";
-import { count, money, percent } from "../format.js";
+import { confirmed, dataTable, fill, h } from "../web/dom.js";
+import { count, money, percent } from "../web/format.js";
 
 export function page({ identity, fail }) {
   const list = h("div");
