@@ -64,6 +64,7 @@ LATER_COLUMNS = (
     ("payments", "escrow_micro"),
     *(("tasks", column) for column in ("paused_at", "declare_s", "deliver_s")),
     ("enrolment_codes", "revoked_at"),
+    ("events", "fields"),
     *(("rounds", column) for column in ("evaluation_deferred", "evaluated_at")),
 )
 
