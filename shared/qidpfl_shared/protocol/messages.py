@@ -156,7 +156,9 @@ class Profile(Message):
         default=None, description="null: the histogram is exact, an unprotected release, or there is none"
     )
     rho_cap: Rho | None = Field(default=None, description="largest budget in one round")
-    lifetime_rho: Rho | None = Field(default=None, description="largest budget of the histogram and all rounds together")
+    lifetime_rho: Rho | None = Field(
+        default=None, description="largest budget of the histogram and all rounds together"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "Profile":
@@ -344,7 +346,10 @@ class RoundTiming(Message):
     settlement_s: float | None = Field(
         default=None, ge=0, description="seconds of audit, mean, model and the closing transaction up to its commit"
     )
-    evaluation_s: float | None = Field(default=None, ge=0, description="null if the model was not evaluated")
+    evaluation_s: float | None = Field(default=None, ge=0, description="null if the model is not evaluated (yet)")
+    evaluated_at: Moment | None = Field(
+        default=None, exclude_if=is_absent, description="only if the model was evaluated after the settlement"
+    )
 
 
 class RoundResult(SignedMessage):
@@ -368,7 +373,7 @@ class RoundResult(SignedMessage):
     updates: Count
     model_version: ModelVersion
     model_digest: Digest | None = None
-    accuracy: float | None = Field(default=None, ge=0, le=1)
+    accuracy: float | None = Field(default=None, ge=0, le=1, description="null if the model is not evaluated (yet)")
     loss: float | None = None
     timing: RoundTiming | None = Field(default=None, description="null for old rounds without a measurement")
     own: ClientResult | None = None
