@@ -72,6 +72,9 @@ class TracedFastPath(FastPath):
 
 
 def trace_settlement(timing: Timing) -> None:
-    """A span for a settlement that has just ended."""
+    """A span for a settlement that has just ended, or for an evaluation that was done apart from it."""
     attributes = {} if timing.evaluation_s is None else {"qidpfl.evaluation_s": timing.evaluation_s}
-    past_span("settle round", timing.settlement_s, attributes)
+    if timing.settlement_s is not None:
+        past_span("settle round", timing.settlement_s, attributes)
+    elif timing.evaluation_s is not None:
+        past_span("evaluate model", timing.evaluation_s, attributes)
