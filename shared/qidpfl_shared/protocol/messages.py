@@ -156,7 +156,9 @@ class Profile(Message):
         default=None, description="null: the histogram is exact, an unprotected release, or there is none"
     )
     rho_cap: Rho | None = Field(default=None, description="largest budget in one round")
-    lifetime_rho: Rho | None = Field(default=None, description="largest budget of the histogram and all rounds together")
+    lifetime_rho: Rho | None = Field(
+        default=None, description="largest budget of the histogram and all rounds together"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "Profile":

@@ -320,7 +320,9 @@ def test_an_impossible_budget_is_refused_and_not_recorded(
         ([], ["/body/Declaration"]),
     ],
 )
-def test_an_answer_lists_the_errors_of_its_own_kind_only(bounded: ScriptedClient, budget: Any, paths: list[str]) -> None:
+def test_an_answer_lists_the_errors_of_its_own_kind_only(
+    bounded: ScriptedClient, budget: Any, paths: list[str]
+) -> None:
     answer = bounded.http.put("/rounds/1/budget", json=budget)
     assert answer.status_code == 422
     assert [error["path"] for error in answer.json()["errors"]] == paths

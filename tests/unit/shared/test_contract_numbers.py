@@ -145,7 +145,8 @@ def test_the_sampler_of_the_text_draws_a_discrete_gaussian() -> None:
 
 
 def test_the_ledger_of_the_document_names_the_mechanisms_of_the_code() -> None:
-    histogram, update = examples.LEDGER["entries"]
+    entries: Any = examples.LEDGER["entries"]
+    histogram, update = entries
     assert histogram["mechanism"] == histogram_release(0.1).mechanism
     assert update["mechanism"] == MECHANISMS[0].name
 
