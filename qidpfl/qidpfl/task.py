@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from qidpfl_shared.command_line import first_fault
-from qidpfl_shared.protocol.preset_sizes import sized
 from qidpfl_shared.protocol.presets import PRESETS, UnknownPreset, merged, preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
+from qidpfl_shared.protocol.task_spec.sizes import sized
 
 from .errors import InvalidTask
 

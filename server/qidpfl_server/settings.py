@@ -56,6 +56,9 @@ class Settings(BaseSettings):
         default=100.0, gt=0, description="without a client's token, after ten seconds' worth at once"
     )
     enrolments_per_s: float = Field(default=50.0, gt=0, description="of one task, after ten seconds' worth at once")
+    deferred_evaluation_s: float = Field(
+        default=0.05, ge=0, description="an evaluation that takes so long runs after the settlement; inf: none does"
+    )
     max_uploads: int = Field(default=32, gt=0, description="upload bodies read at once; the others wait")
 
     @property

@@ -25,6 +25,12 @@ SERVER_FAILPOINTS = (
     "settle.before_commit",
     "settle.after_commit",
 )
+# Reached only if the model of a round is evaluated after the settlement.
+EVALUATION_FAILPOINTS = (
+    "evaluate.computed",
+    "evaluate.before_commit",
+    "evaluate.after_commit",
+)
 # Reached only if the admin sets the first model of a task.
 MODEL_FAILPOINTS = (
     "model.before_commit",

@@ -151,6 +151,8 @@ def _round_row(record: CellRecord, result: RoundResult, training: float) -> Roun
     assert timing is not None and timing.settled_at is not None
     wall = (timing.settled_at - timing.opened_at).total_seconds()
     settlement, evaluation = timing.settlement_s or 0.0, timing.evaluation_s or 0.0
+    # An evaluation after the settlement takes no time of its own round.
+    inside = evaluation if timing.evaluated_at is None else 0.0
     return RoundRow(
         **asdict(record.cell.key),
         round_number=result.round_number,
@@ -164,7 +166,7 @@ def _round_row(record: CellRecord, result: RoundResult, training: float) -> Roun
         updates=result.updates,
         wall_s=wall,
         training_s=training,
-        http_s=max(0.0, wall - training - settlement - evaluation),
+        http_s=max(0.0, wall - training - settlement - inside),
         settlement_s=settlement,
         evaluation_s=evaluation,
     )

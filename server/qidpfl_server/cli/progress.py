@@ -31,7 +31,7 @@ _COLUMNS = ("task", "state", *_NUMBERS)
 
 @dataclass(frozen=True, kw_only=True)
 class TaskProgress:
-    """The newest round of a task, and the accuracy of its newest model."""
+    """The newest round of a task, and the accuracy of its newest evaluated model."""
 
     task: Task
     round_: Round | None
@@ -121,7 +121,7 @@ def _progress(tx: Transaction, task: Task) -> TaskProgress:
         round_=round_,
         invited=sum(invitation.standing is Standing.INVITED for invitation in invitations),
         delivered=tx.rounds.update_count(task.task_id, number),
-        accuracy=settled[-1].accuracy if settled else None,
+        accuracy=next((known.accuracy for known in reversed(settled) if not known.awaits_evaluation), None),
         paid_micro=tx.payments.total_micro(task.task_id),
         clients=tx.clients.count(task.task_id),
         waiting=waiting_for(tx, task, SystemClock().now()),

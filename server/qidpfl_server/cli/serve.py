@@ -174,7 +174,13 @@ async def _serve(
 ) -> None:
     clock = SystemClock()
     notifier = ChangeNotifier(store)
-    scheduler = Scheduler(store, clock, lambda task: evaluators.of(task.spec), rules)
+    scheduler = Scheduler(
+        store,
+        clock,
+        lambda task: evaluators.of(task.spec),
+        rules,
+        defer_from_s=settings.deferred_evaluation_s,
+    )
     app = create_app(
         settings=settings,
         store=store,

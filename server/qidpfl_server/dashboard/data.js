@@ -56,6 +56,8 @@ export class TaskData {
 
   async load_rounds() {
     let known = this.rounds.filter((round) => round.state === "settled");
+    // The last round may get its scores after its settlement: read it again.
+    known.pop();
     for (;;) {
       const page = await get(`${this.path}/rounds?after=${known.length ? known.at(-1).round_number : 0}&limit=${ROUNDS}`);
       known = known.concat(page);

@@ -42,8 +42,10 @@ def _figures(tx: Transaction, task: Task, known: TaskFigures | None) -> TaskFigu
     # All rounds before the latest are settled. A void one may open again, and is not counted yet.
     closed = 0 if latest is None else latest.round_number - (latest.state is not RoundState.SETTLED)
     before = 0 if known is None else known.closed_round
-    rounds = tx.rounds.between(task.task_id, before + 1, closed)
-    accuracies = [round_.accuracy for round_ in rounds if round_.accuracy is not None]
+    # With the last one that is known: it may have been evaluated since.
+    recent = tx.rounds.between(task.task_id, max(1, before), closed)
+    rounds = [round_ for round_ in recent if round_.round_number > before]
+    accuracies = [round_.accuracy for round_ in recent if round_.accuracy is not None]
     return TaskFigures(
         task=task,
         round_number=0 if latest is None else latest.round_number,

@@ -45,7 +45,7 @@ from ..errors import RequestRefused
 from ..store.guarded import round_subject
 from ..store.transaction import Transaction
 from .figures import regrets_of
-from .lifecycle import known_client
+from .lifecycle import get_task, known_client
 from .rounds.late_updates import late_digests
 
 
@@ -224,6 +224,13 @@ def round_result(tx: Transaction, task: Task, round_number: int) -> RoundResult:
     )
 
 
+def result_of_round(tx: Transaction, task_id: str, round_number: int) -> tuple[RoundResult, bool]:
+    """The result of a round, and whether its model has yet to be evaluated. Raises `RequestRefused`."""
+    round_ = tx.rounds.get(task_id, round_number)
+    result = round_result(tx, get_task(tx, task_id), round_number)
+    return result, round_ is not None and round_.awaits_evaluation
+
+
 def last_closed_round(tx: Transaction, task: Task) -> int | None:
     """The number of the latest round that is not open. None before the end of the first."""
     latest = tx.rounds.latest(task.task_id)
@@ -247,6 +254,7 @@ def _timing(round_: Round) -> RoundTiming | None:
         settled_at=None if round_.settled_at is None else as_datetime(round_.settled_at),
         settlement_s=round_.settlement_s,
         evaluation_s=round_.evaluation_s,
+        evaluated_at=None if round_.evaluated_at is None else as_datetime(round_.evaluated_at),
     )
 
 

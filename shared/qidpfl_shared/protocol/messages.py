@@ -346,7 +346,10 @@ class RoundTiming(Message):
     settlement_s: float | None = Field(
         default=None, ge=0, description="seconds of audit, mean, model and the closing transaction up to its commit"
     )
-    evaluation_s: float | None = Field(default=None, ge=0, description="null if the model was not evaluated")
+    evaluation_s: float | None = Field(default=None, ge=0, description="null if the model is not evaluated (yet)")
+    evaluated_at: Moment | None = Field(
+        default=None, exclude_if=is_absent, description="only if the model was evaluated after the settlement"
+    )
 
 
 class RoundResult(SignedMessage):
@@ -370,7 +373,7 @@ class RoundResult(SignedMessage):
     updates: Count
     model_version: ModelVersion
     model_digest: Digest | None = None
-    accuracy: float | None = Field(default=None, ge=0, le=1)
+    accuracy: float | None = Field(default=None, ge=0, le=1, description="null if the model is not evaluated (yet)")
     loss: float | None = None
     timing: RoundTiming | None = Field(default=None, description="null for old rounds without a measurement")
     own: ClientResult | None = None

@@ -28,6 +28,7 @@ EVENT_KINDS = {
     "enrolment.opened": "an admin has begun the enrolment window",
     "escrow.settled": "the task has ended and what was held back is paid or kept; the amounts",
     "model.given": "an admin has replaced version 0 of the model",
+    "round.evaluated": "a settled round has its accuracy and loss, if its model was evaluated after the settlement",
     "round.opened": "a round is announced; its reward, the number of invited clients, and the bound that applied",
     "round.settled": "a round is paid and its model is published",
     "round.void": "an attempt had too few updates: the round opens again, or the task ends; `attempt N`",
