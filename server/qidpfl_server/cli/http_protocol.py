@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from qidpfl_shared.protocol.errors import ErrorCode
@@ -17,7 +16,7 @@ from ..api.limits import CONNECTION, REQUEST_ID_HEADER, RESERVED, UPLOAD_PATHS
 from ..api.security_headers import refusal_headers
 from ..identifiers import new_request_id
 from ..logs import LimitedLog
-from .connections import Slot
+from .connections import HeldFlow, RequestBytes, Slot
 
 _HEADER_LIMIT = 64 * 1024
 _JSON_TIMEOUT_S = 10.0
@@ -57,11 +56,11 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._deadline: TimerHandle | None = None
         self._write_deadline: TimerHandle | None = None
         self._rate_check: TimerHandle | None = None
-        self._request = _RequestBytes()
+        self._request = RequestBytes()
         self._unparsed, self._parsed = b"", 0
         # How much a transport may read at once.
         self.read_bytes = _READ_BYTES
-        self._reading: _HeldFlow
+        self._reading: HeldFlow
         self._running: Any = None
         self._refusal: ErrorCode | None = None
         # Whether the parser takes the end of the header for the end of the request, and whether it reads it again.
@@ -71,7 +70,7 @@ class DeadlineProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._certificate = _fingerprint(transport)
-        self.flow = self._reading = _HeldFlow(transport)
+        self.flow = self._reading = HeldFlow(transport)
         self.slot.on_close(transport.abort)
         if self.slot.reserved:
             self.header_timeout_s = min(self.header_timeout_s, _RESERVED_TIMEOUT_S)
@@ -199,7 +198,7 @@ class DeadlineProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self._wants_upgrade:
             return
-        self._request = _RequestBytes()
+        self._request = RequestBytes()
         self._expect(None)
         self.slot.set_idle(False)
         self.read_bytes = _READ_BYTES
@@ -335,66 +334,6 @@ def _fingerprint(transport: Any) -> str | None:
     connection = transport.get_extra_info("ssl_object")
     certificate = None if connection is None else connection.getpeercert(binary_form=True)
     return None if certificate is None else hashlib.sha256(certificate).hexdigest()
-
-
-class _RequestBytes:
-    """Counts the bytes of a request: those around its body, and what is left of a body of known length."""
-
-    def __init__(self) -> None:
-        self.in_header = True
-        self.body_left = 0
-        self._size = self.body = 0
-
-    @property
-    def framing(self) -> int:
-        """Bytes of header, chunks and trailers; a body in chunks of a few bytes is allowed its usual framing."""
-        return self._size - 16 * self.body
-
-    def add(self, count: int) -> None:
-        """Count bytes that are to be parsed."""
-        if self.body_left:
-            self.body_left -= count
-        else:
-            self._size += count
-
-    def end_header(self, body_length: int) -> None:
-        self.in_header = False
-        self.body_left = body_length
-
-    def add_body(self, count: int) -> None:
-        self.body += count
-
-
-class _HeldFlow(FlowControl):
-    """Reads nothing while it is held. uvicorn alone would go on reading after every answer."""
-
-    def __init__(self, transport: Any) -> None:
-        super().__init__(transport)
-        self._held = False
-        self._was_paused = False
-
-    def pause_reading(self) -> None:
-        self._was_paused = True
-        super().pause_reading()
-
-    def take_pause(self) -> bool:
-        """Whether reading was paused at any time since the last call."""
-        was_paused, self._was_paused = self._was_paused, self.read_paused
-        return was_paused
-
-    def hold(self) -> None:
-        self._held = True
-        self.pause_reading()
-
-    def release(self) -> None:
-        """Read on if reading was held."""
-        if self._held:
-            self._held = False
-            self.resume_reading()
-
-    def resume_reading(self) -> None:
-        if not self._held:
-            super().resume_reading()
 
 
 def refusal(

@@ -1,10 +1,9 @@
 """The requests and answers of the HTTP API. docs/protocol.md explains when each is used."""
 
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..core.noise_audit import NoiseVerdict
@@ -33,9 +32,12 @@ from .fields import (
     SpentRho,
     Text,
     Tuple,
-    Yes,
     is_absent,
 )
+from .ledger import BudgetRequest as BudgetRequest
+from .ledger import Declaration as Declaration
+from .ledger import Decline as Decline
+from .ledger import Join as Join
 from .signatures import ChainPosition, PublicKeyText, SignedMessage
 from .task_spec import Ordinal, TaskSpec
 
@@ -245,42 +247,6 @@ class RoundOffer(SignedMessage):
     deliver_by: Moment
     declare_in_s: float = Field(ge=0, description="seconds left by the server's clock")
     deliver_in_s: float = Field(ge=0)
-
-
-class Declaration(Message):
-    """The privacy budget that the client sells in this round."""
-
-    rho: Rho
-
-
-class Decline(Message):
-    """The client does not take part in this round. Before the upload it can also withdraw a declaration, once."""
-
-    decline: Yes
-    reason: Text = Field(
-        description="a code without amounts: not_worth_it, priced_out, owner_limit or too_late",
-        examples=["owner_limit"],
-    )
-
-
-class Join(Message):
-    """The client takes part in a round without a game (policy none)."""
-
-    join: Yes
-
-
-def _kind_of_answer(value: object) -> str:
-    """The kind of an answer by its key, so that an error names the fields of this kind only."""
-    if isinstance(value, Message):
-        return type(value).__name__
-    keys = value if isinstance(value, Mapping) else ()
-    return "Decline" if "decline" in keys else "Join" if "join" in keys else "Declaration"
-
-
-BudgetRequest = Annotated[
-    Annotated[Declaration, Tag("Declaration")] | Annotated[Decline, Tag("Decline")] | Annotated[Join, Tag("Join")],
-    Discriminator(_kind_of_answer),
-]
 
 
 class BudgetReceipt(SignedMessage):
