@@ -9,7 +9,9 @@ DATASET ?= digits
 
 VENV := .venv
 BIN := $(VENV)/bin
-PROJECTS := shared server client experiments
+PROJECTS := shared server client experiments qidpfl
+# The package of each project: that of `qidpfl` has its name, the others have it as a prefix.
+PACKAGES := $(foreach p,$(PROJECTS),$(p)/$(patsubst qidpfl_qidpfl,qidpfl,qidpfl_$(p)))
 INSTALLED := $(VENV)/.installed
 MANIFESTS := VERSION constraints.txt pyproject.toml $(PROJECTS:%=%/pyproject.toml)
 # Many tests wait for processes: twice as many workers as cores. A file stays on one worker, so its fixtures are made once.
@@ -31,11 +33,11 @@ $(INSTALLED): $(MANIFESTS)
 	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
 	@index=$$($(BIN)/python docker/torch_index.py $(TORCH_INDEX)); \
 	echo "installing (about a minute) ..."; \
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$index --group dev --editable "./shared[torch]" --editable "./server[postgres,eval]" --editable "./client[train]" --editable ./experiments
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$index --group dev --editable "./shared[torch,parquet]" --editable "./server[postgres,eval,tensorboard,mlflow,traces]" --editable "./client[train,traces]" --editable ./experiments --editable "./qidpfl[pandas,polars]"
 	@touch $@
 
 demo: $(INSTALLED)  ## coordinator and ten clients on this machine, live; DATASET=mnist for MNIST, HOLD=1 keeps the dashboard
-	$(BIN)/python examples/demo --dataset $(DATASET)$(if $(HOLD), --hold)
+	$(BIN)/qidpfl demo --dataset $(DATASET)$(if $(HOLD), --hold)
 
 test: $(INSTALLED)  ## run all tests but the long ones, in minutes
 	$(BIN)/python $(ALL_TESTS)
@@ -51,7 +53,7 @@ unit: $(INSTALLED)  ## run the tests that need no torch and start no process, in
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 unit-services unit-others
 
 # Two processes without a scheduler between them: each collects its own half only.
-unit-others: UNIT := tests/unit/shared tests/unit/experiments tests/unit/benchmarks tests/unit/test_docstring_examples.py
+unit-others: UNIT := tests/unit/shared tests/unit/experiments tests/unit/qidpfl tests/unit/benchmarks tests/unit/test_docstring_examples.py
 unit-services: UNIT := tests/unit/server tests/unit/client
 unit-services unit-others: $(INSTALLED)
 	@$(BIN)/python -m pytest $(UNIT) -q -m "not slow" --hypothesis-profile short -p no:schemathesis -p no:xdist
@@ -62,7 +64,7 @@ lint: $(INSTALLED)  ## check style, formatting and spelling
 	$(BIN)/codespell
 
 types: $(INSTALLED)  ## check the types, strictly
-	$(BIN)/mypy $(foreach p,$(PROJECTS),$(p)/qidpfl_$(p)) tests benchmarks examples
+	$(BIN)/mypy $(PACKAGES) tests benchmarks examples
 
 # Each process of the tests writes a file of its own; the floor is in pyproject.toml.
 coverage: $(INSTALLED)  ## run the tests and fail if they cover less than the floor

@@ -14,18 +14,21 @@ expected, *names = sys.argv[1:]
 NOT_IMPORTED = (".migrations.", ".__main__")
 
 for name in names:
-    package = importlib.import_module(f"qidpfl_{name}")
+    # The package of `qidpfl` has its name, the others have it as a prefix.
+    module_name = "qidpfl" if name == "qidpfl" else f"qidpfl_{name}"
+    distribution = module_name.replace("_", "-")
+    package = importlib.import_module(module_name)
     if "site-packages" not in (package.__file__ or ""):
-        sys.exit(f"qidpfl_{name} is not imported from its wheel, but from {package.__file__}")
-    if version(f"qidpfl-{name}") != expected:
-        sys.exit(f"qidpfl-{name} has version {version(f'qidpfl-{name}')}; expected {expected}")
+        sys.exit(f"{module_name} is not imported from its wheel, but from {package.__file__}")
+    if version(distribution) != expected:
+        sys.exit(f"{distribution} has version {version(distribution)}; expected {expected}")
     if not files(package).joinpath("py.typed").is_file():
-        sys.exit(f"the wheel of qidpfl-{name} has no py.typed")
-    modules = [found.name for found in pkgutil.walk_packages(package.__path__, f"qidpfl_{name}.")]
+        sys.exit(f"the wheel of {distribution} has no py.typed")
+    modules = [found.name for found in pkgutil.walk_packages(package.__path__, f"{module_name}.")]
     imported = [module for module in modules if not any(part in module for part in NOT_IMPORTED)]
     for module in imported:
         importlib.import_module(module)
-    print(f"qidpfl-{name} {expected}: {len(imported)} modules imported")
+    print(f"{distribution} {expected}: {len(imported)} modules imported")
 
 if "server" in names:
     guides = importlib.import_module("qidpfl_server.api.document.guides")

@@ -123,11 +123,13 @@ def main() -> None:
     given = options.parse_args()
     installed = {canonicalize_name(one.name): one for one in distributions(path=[str(given.site)])}
     for short in given.names:
-        wheel = given.out / f"qidpfl_{short}-{given.version}-py3-none-any.whl"
-        found = bill(installed, f"qidpfl-{short}", wheel if wheel.is_file() else None)
+        # The distribution of the folder `qidpfl` has its name, the others have it as a prefix.
+        name = "qidpfl" if short == "qidpfl" else f"qidpfl_{short}"
+        wheel = given.out / f"{name}-{given.version}-py3-none-any.whl"
+        found = bill(installed, canonicalize_name(name), wheel if wheel.is_file() else None)
         if wrong := list(problems(found, given.version)):
             sys.exit("; ".join(wrong))
-        path = given.out / f"qidpfl_{short}-{given.version}.cdx.json"
+        path = given.out / f"{name}-{given.version}.cdx.json"
         path.write_text(json.dumps(found, indent=1) + "\n")
         print(f"{path}: {len(found['components'])} packages")
 

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import insert
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples/demo")]
+sys.path[:0] = [str(ROOT / "tests")]
 
-from processes import Testbed  # noqa: E402
-from scenarios import SCENARIOS  # noqa: E402
-
+from qidpfl.demo.processes import DemoProcesses  # noqa: E402
+from qidpfl.demo.scenarios import SCENARIOS  # noqa: E402
 from qidpfl_client.api import AdminApi, connect  # noqa: E402
-from qidpfl_experiments.run.process import Service, free_port  # noqa: E402
+from qidpfl_experiments.testbed.process import Service, free_port  # noqa: E402
 from qidpfl_server.clock import SECOND  # noqa: E402
 from qidpfl_server.ops.open_store import opened_store  # noqa: E402
 from qidpfl_server.service.tasks import create_task, save_initial_model, task_spec  # noqa: E402
@@ -189,7 +188,7 @@ def demo(browser: "Browser", rounds: int, *, is_open: bool) -> tuple[float, floa
     """The processor time of the coordinator during the rounds, and the seconds that they took."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        Testbed(Path(folder), SCENARIOS["digits"], rounds=rounds, unsafe_seed=3) as testbed,
+        DemoProcesses(Path(folder), SCENARIOS["digits"], rounds=rounds, unsafe_seed=3) as testbed,
         connect(testbed.url) as http,
     ):
         api = AdminApi(http, token=testbed.admin_token())

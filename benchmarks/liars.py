@@ -26,8 +26,8 @@ import torch
 from qidpfl_client.noise import UnsafeSeededNoise
 from qidpfl_client.training.trainer import Trainer
 from qidpfl_server.service.evaluation import Evaluators
+from qidpfl_server.service.rounds.acceptance import is_accepted
 from qidpfl_server.service.rounds.aggregation import initial_parameters
-from qidpfl_server.service.rounds.settlement import is_accepted
 from qidpfl_server.service.rounds.submissions import largest_norm
 from qidpfl_server.service.rounds.weights import Upload, weighted_uploads
 from qidpfl_shared.core.aggregation import AggregationRule, ServerState, server_step, trimmed_mean, weighted_mean

@@ -24,7 +24,7 @@ LAYERS = {
 }
 # Without hashes, because their index is a choice, and each index has other files.
 TORCH = ("torch", "torchvision")
-_OWN = re.compile(r"(?:qidpfl-)?(shared|server|client|experiments)(?:\[([\w,-]*)\])?")
+_OWN = re.compile(r"(?:qidpfl-)?(shared|server|client|experiments|qidpfl)(?:\[([\w,-]*)\])?")
 
 
 def packages(distribution: str) -> Iterator[str]:

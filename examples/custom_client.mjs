@@ -56,7 +56,7 @@ class Problem extends Error {
 
 // All calls are idempotent: a client may repeat a call with the same content.
 async function call(method, path, { body, headers = {}, waitS = 0, limit = 1 << 20 } = {}) {
-  const authorization = state.token ? { Authorization: `Bearer ${state.token}` } : {};
+  const authorization = { Authorization: `Bearer ${state.token ?? code}` }; // the code reads the task, the token the rest
   for (let attempt = 1; ; attempt++) {
     let pause = Math.min(2 ** (attempt - 1), 15) + Math.random();
     try {
@@ -177,15 +177,15 @@ function checkVersion(spec, digest) {
 }
 
 async function enrol() {
+  const { spec, spec_digest } = read(await call("GET", ""));
+  checkVersion(spec, spec_digest); // before it enrols
   if (!state.token) {
     save(); // store the key first, so that a retry enrols the same client
     const answer = read(await call("POST", "/clients", json({ enrolment_code: code, enrolment_key: state.key })));
     Object.assign(state, { token: answer.token, specDigest: answer.spec_digest });
     save();
   }
-  const { spec, spec_digest } = read(await call("GET", ""));
   if (spec_digest !== state.specDigest) throw new Error("the task has changed");
-  checkVersion(spec, spec_digest);
   const parameters = (inputs + 1) * spec.workload.labels;
   const known = spec.layout.tensors.reduce((sum, { shape }) => sum + shape.reduce((a, b) => a * b, 1), 0) === parameters;
   if (!known || !spec.privacy.noise || spec.privacy.mechanism.name !== "gradient_once") {

@@ -8,7 +8,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-GUIDES = ("contract", "protocol", "clients", "privacy", "glossary")
+GUIDES = ("contract", "protocol", "clients", "conformance", "own-data", "privacy", "glossary")
 
 
 class GuidesHook(BuildHookInterface):  # type: ignore[type-arg]

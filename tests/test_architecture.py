@@ -12,15 +12,16 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DISTRIBUTIONS = {
     f"qidpfl_{name}": ROOT / name / f"qidpfl_{name}" for name in ("shared", "server", "client", "experiments")
-}
+} | {"qidpfl": ROOT / "qidpfl" / "qidpfl"}
 
 # For each package: the other packages of this project, and the libraries, that it may import. A distribution's own name
 # stands for the modules that lie directly in it. `numpy` and the standard library are allowed everywhere.
 RULES: dict[str, set[str]] = {
-    "qidpfl_shared": {"pydantic"},
+    "qidpfl_shared": {"opentelemetry", "pydantic"},
     "qidpfl_shared.core": {"scipy"},
     "qidpfl_shared.protocol": {"cryptography", "pydantic", "pydantic_core", "qidpfl_shared.core"},
-    "qidpfl_shared.workloads": {"sklearn", "torch", "qidpfl_shared", "qidpfl_shared.protocol"},
+    "qidpfl_shared.web": set(),
+    "qidpfl_shared.workloads": {"PIL", "pyarrow", "sklearn", "torch", "qidpfl_shared", "qidpfl_shared.protocol"},
     # domain <- store, plugins <- service <- audit, ops <- api <- cli
     "qidpfl_server": {"pydantic", "pydantic_settings", "structlog", "qidpfl_shared.core", "qidpfl_shared.protocol"},
     "qidpfl_server.store": {
@@ -44,23 +45,27 @@ RULES: dict[str, set[str]] = {
         *("qidpfl_server", "qidpfl_server.store", "qidpfl_server.plugins", "qidpfl_server.service"),
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
+    "qidpfl_server.tracking": {
+        *("mlflow", "structlog", "tensorboardX", "qidpfl_server", "qidpfl_server.store"),
+        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
+    },
     "qidpfl_server.api": {
         *("anyio", "fastapi", "markdown_it", "prometheus_client", "pydantic", "starlette", "structlog"),
         *("qidpfl_server", "qidpfl_server.store", "qidpfl_server.plugins", "qidpfl_server.service"),
         "qidpfl_server.ops",
-        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
+        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.web"),
     },
     "qidpfl_server.cli": {
-        *("httptools", "pydantic", "rich", "structlog", "typer", "uvicorn", "uvloop"),
+        *("cryptography", "httptools", "pydantic", "rich", "structlog", "typer", "uvicorn", "uvloop"),
         *("qidpfl_server", "qidpfl_server.store", "qidpfl_server.plugins", "qidpfl_server.service"),
-        *("qidpfl_server.audit", "qidpfl_server.ops", "qidpfl_server.api"),
+        *("qidpfl_server.audit", "qidpfl_server.ops", "qidpfl_server.tracking", "qidpfl_server.api"),
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
-    # sdk, journal, training <- participant <- fleet <- cli
+    # sdk, journal, training <- participant <- fleet <- cli; conformance <- cli
     "qidpfl_client": {"scipy", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_client.sdk"},
     "qidpfl_client.sdk": {
         *("httpcore", "httpx", "pydantic", "pydantic_core", "stamina"),
-        *("qidpfl_client", "qidpfl_shared.protocol"),
+        *("qidpfl_client", "qidpfl_shared", "qidpfl_shared.protocol"),
     },
     "qidpfl_client.journal": {
         *("pydantic", "qidpfl_client", "qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
@@ -77,12 +82,17 @@ RULES: dict[str, set[str]] = {
         *("httpx", "qidpfl_client", "qidpfl_client.sdk", "qidpfl_client.journal", "qidpfl_client.participant"),
         *("qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
+    "qidpfl_client.conformance": {
+        *("httpx", "pydantic", "scipy", "qidpfl_client"),
+        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
+    },
     "qidpfl_client.cli": {
         *("rich", "stamina", "torch", "typer", "qidpfl_client", "qidpfl_client.sdk", "qidpfl_client.journal"),
         *("qidpfl_client.training", "qidpfl_client.participant", "qidpfl_client.fleet"),
+        "qidpfl_client.conformance",
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
     },
-    # run -> results <- analysis <- report
+    # run -> results <- analysis <- report <- view
     "qidpfl_experiments": {"pydantic", "qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"},
     "qidpfl_experiments.results": {
         *("pydantic", "qidpfl_experiments"),
@@ -93,11 +103,25 @@ RULES: dict[str, set[str]] = {
         *("jinja2", "matplotlib", "qidpfl_shared.core"),
         *("qidpfl_experiments", "qidpfl_experiments.results", "qidpfl_experiments.analysis"),
     },
+    "qidpfl_experiments.testbed": {"httpx", "qidpfl_client"},
+    "qidpfl_experiments.view": {
+        *("qidpfl_experiments", "qidpfl_experiments.results", "qidpfl_experiments.analysis"),
+        *("qidpfl_experiments.report", "qidpfl_shared.web"),
+    },
     "qidpfl_experiments.run": {
-        *("httpx", "pydantic", "rich", "stamina", "typer"),
+        *("pydantic", "rich", "stamina", "typer"),
         *("qidpfl_client", "qidpfl_client.sdk", "qidpfl_client.journal", "qidpfl_client.training"),
-        *("qidpfl_experiments", "qidpfl_experiments.results"),
+        *("qidpfl_experiments", "qidpfl_experiments.results", "qidpfl_experiments.testbed"),
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
+    },
+    # The Python API drives a coordinator over HTTP and starts it as a process: it imports no module of the server.
+    "qidpfl": {
+        *("IPython", "matplotlib", "pydantic", "rich", "qidpfl_client", "qidpfl_experiments.testbed"),
+        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
+    },
+    "qidpfl.demo": {
+        *("rich", "typer", "qidpfl", "qidpfl_client", "qidpfl_client.journal", "qidpfl_experiments.testbed"),
+        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
 }
 # `__main__` modules join the parts of their distribution and follow no rule.
@@ -210,10 +234,10 @@ def test_modules_do_not_import_each_other_in_circles() -> None:
     [
         ("qidpfl_shared.core", {"pydantic", "torch", "fastapi", "httpx"}),
         ("qidpfl_shared.protocol", {"torch", "fastapi", "httpx"}),
-        ("qidpfl_shared.workloads", {"torch", "torchvision", "sklearn", "fastapi", "httpx"}),
+        ("qidpfl_shared.workloads", {"torch", "torchvision", "sklearn", "PIL", "pyarrow", "fastapi", "httpx"}),
         ("qidpfl_server.ops", {"fastapi", "uvicorn", "torch"}),
         ("qidpfl_client.api", {"torch", "scipy.stats", "sklearn", "structlog", "fastapi"}),
-        ("qidpfl_client.sdk", {"torch", "scipy.stats", "sklearn", "structlog", "fastapi"}),
+        ("qidpfl_client.sdk", {"torch", "scipy.stats", "sklearn", "structlog", "fastapi", "opentelemetry"}),
     ],
 )
 def test_importing_a_part_does_not_load_what_it_has_no_use_for(part: str, unwanted: set[str]) -> None:
@@ -246,8 +270,11 @@ def test_every_distribution_has_type_information() -> None:
 
 
 def test_no_public_class_name_occurs_twice() -> None:
+    """The Python API may have the short words, such as `Task`: its users see no other package."""
     found: dict[str, list[str]] = {}
     for name, path in MODULES.items():
+        if within(name, "qidpfl"):
+            continue
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(name)

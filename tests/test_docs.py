@@ -43,7 +43,7 @@ DOCKER = (ROOT / "docs" / "docker.md").read_text()
 OWN_RULES = (ROOT / "docs" / "own-rules.md").read_text()
 EXPERIMENTS = (ROOT / "docs" / "experiments.md").read_text()
 RESULTS = ROOT / "docs" / "results"
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [page for folder in (".", "docs", "docs/tutorials") for page in sorted((ROOT / folder).glob("*.md"))]
 LINKS = [(page, link) for page in PAGES for link in sorted(set(re.findall(r"\]\(([^)#:]+)\)", page.read_text())))]
 
 

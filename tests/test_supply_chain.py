@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 PINS = re.findall(r"^(\S+==\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
 HASHED = re.findall(r"^(\S+==\S+) \\$", (ROOT / "constraints.hashes.txt").read_text(), re.MULTILINE)
 CHOSEN = {"torch", "torchvision"}
-DISTRIBUTIONS = ("shared", "server", "client", "experiments")
+DISTRIBUTIONS = ("shared", "server", "client", "experiments", "qidpfl")
 
 
 def name_of(pin: str) -> str:
@@ -68,12 +68,14 @@ def test_the_bill_of_materials_lists_everything_that_is_needed(tmp_path: Path) -
         "server": {"fastapi", "starlette", "uvicorn", "sqlalchemy", "qidpfl-shared", "numpy"},
         "client": {"httpx", "stamina", "tenacity", "qidpfl-shared"},
         "experiments": {"torch", "torchvision", "scikit-learn", "matplotlib", "qidpfl-server", "qidpfl-client"},
+        "qidpfl": {"qidpfl-experiments", "qidpfl-server", "qidpfl-client", "matplotlib", "torch"},
     }
     pins = {re.sub(r"[-_.]+", "-", name_of(pin)).lower(): pin.partition("==")[2] for pin in PINS}
     for name in DISTRIBUTIONS:
-        bill = json.loads((tmp_path / f"qidpfl_{name}-{version}.cdx.json").read_text())
+        distribution = "qidpfl" if name == "qidpfl" else f"qidpfl-{name}"
+        bill = json.loads((tmp_path / f"{distribution.replace('-', '_')}-{version}.cdx.json").read_text())
         assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
-        assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/qidpfl-{name}@{version}"
+        assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/{distribution}@{version}"
         found = dict(one["purl"].removeprefix("pkg:pypi/").split("@") for one in bill["components"])
         assert needed[name] <= set(found) and "pytest" not in found
         for package, installed in found.items():

@@ -18,10 +18,12 @@ import pytest
 import typer
 from sqlalchemy import create_engine, inspect
 
+from qidpfl.__main__ import app as qidpfl_app
 from qidpfl_client.cli.app import app as client_app
 from qidpfl_client.journal.sqlite_file import JournalFile
 from qidpfl_experiments.__main__ import app as experiments_app
-from qidpfl_experiments.report.report import About, write_report
+from qidpfl_experiments.report.about import About
+from qidpfl_experiments.report.report import write_report
 from qidpfl_server.cli.app import app as server_app
 from qidpfl_server.settings import Settings
 from qidpfl_shared.protocol.presets import PRESETS, preset
@@ -54,7 +56,12 @@ def _without_texts(value: Any, *, named: bool = False) -> Any:
 
 def commands() -> dict[str, list[str]]:
     """The options and arguments of every command."""
-    apps = {"qidpfl-server": server_app, "qidpfl-client": client_app, "qidpfl-experiments": experiments_app}
+    apps = {
+        "qidpfl": qidpfl_app,
+        "qidpfl-server": server_app,
+        "qidpfl-client": client_app,
+        "qidpfl-experiments": experiments_app,
+    }
     return {
         command: parameters
         for name, app in apps.items()

@@ -2,6 +2,7 @@
 
 ClientError
   Unreachable             the coordinator does not answer, after all retries
+    NoTrustedConnection   its certificate does not verify, or it does not speak TLS
   ApiError                the coordinator answered with an error; see `code`, `status` and `detail`
     Unauthenticated       401: the token or code is missing, wrong or revoked
     Forbidden             403
@@ -27,6 +28,10 @@ class ClientError(Exception):
 
 class Unreachable(ClientError):
     """The coordinator does not answer."""
+
+
+class NoTrustedConnection(Unreachable):
+    """The certificate of the coordinator does not verify, or it does not speak TLS: a retry hardly helps."""
 
 
 class ApiError(ClientError):

@@ -16,6 +16,10 @@ from .errors import Misconfigured
 LIFETIME_RHO = 0.2
 RHO_CAP = 0.05
 HISTOGRAM_RHO = 0.02
+# The ceilings of an owner whose records are public anyway. They are those of the largest preset: the task lowers them.
+PUBLIC_LIFETIME_RHO = 15.0
+PUBLIC_RHO_CAP = 2.0
+PUBLIC_HISTOGRAM_RHO = 0.1
 # The delta at which the client states epsilon before it has read a task.
 DELTA = 1e-5
 # Above this epsilon, e to its power says nothing in words.
@@ -128,6 +132,8 @@ def draw_privacy_value(text: str, source: random.Random) -> float:
 
     Raises `Misconfigured` for any other text.
     """
+    if re.match(r"\s*-", text):
+        raise Misconfigured(f"--privacy-value {text}: what privacy is worth to its owner must be greater than 0")
     number = r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
     match = re.fullmatch(rf"({number})(?::({number}))?", text)
     if match is None:

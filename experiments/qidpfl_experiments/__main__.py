@@ -1,6 +1,8 @@
-"""The commands run, calibrate, tune, report and list."""
+"""The commands run, calibrate, tune, report, view and list."""
 
+import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -9,25 +11,43 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from qidpfl_shared.command_line import Stopped, output_width, stopped_by_signals
+from qidpfl_shared.command_line import Stopped, output_width, show_version, stopped_by_signals
+from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
 
 from .methods import METHODS, custom_methods, methods_named
-from .report.report import About, write_report
+from .report.about import about
+from .report.report import write_report
 from .results.calibration import Calibration
 from .results.folder import NotOurFolder, gathered, read_config
-from .results.tables import Tables, write_tables
+from .results.tables import DamagedResults, Tables, write_tables
 from .run import options
 from .run.options import asking, guarded, names
 from .run.runner import MethodComparison, run_calibrations, run_tuning
 from .run.session import running
 from .settings import SETTINGS, read_settings
+from .view.content import as_json, page_content
+from .view.server import PageServer
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     help="Run the paper's experiments on live services: a coordinator and fleets of clients over HTTP.",
 )
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=show_version("qidpfl-experiments", PROTOCOL_VERSION),
+            help="print the version",
+        ),
+    ] = False,
+) -> None:
+    """Run the paper's experiments on live services: a coordinator and fleets of clients over HTTP."""
 
 
 @app.command("run")
@@ -114,22 +134,48 @@ def report_command(
     _report(out)
 
 
+@app.command("view")
+@guarded
+def view_command(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="a results folder, which may be incomplete")],
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="port on the loopback address 127.0.0.1; 0: a free one")
+    ] = 0,
+) -> None:
+    """Show a results folder in the browser: methods side by side, intervals, claims and their verdicts.
+
+    Prints the address and serves the page until Ctrl-C. Every visit reads the folder again. Nothing is written.
+    """
+    # Here, so that a damaged folder is an error of the command and not of the page.
+    as_json(page_content(folder))
+    server = PageServer(port, lambda: as_json(page_content(folder)), (NotOurFolder, DamagedResults, OSError))
+    with suppress(Stopped), server:
+        print(f"{folder}: {server.url} (Ctrl-C ends it)", flush=True)
+        server.serve_forever()
+
+
 @app.command("list")
 @guarded
-def list_command(settings: options.SettingsFile = SETTINGS) -> None:
+def list_command(
+    settings: options.SettingsFile = SETTINGS,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
     """List the data sets with their scales, the partitions, the variants and the methods."""
     known = read_settings(settings)
-    table = Table("what", "name", "about", box=None)
+    rows: list[tuple[str, str, str]] = []
     for dataset, values in known.datasets.items():
         for scale, size in values.scales.items():
             mark = " (default)" if scale == values.default_scale else ""
-            table.add_row("--dataset --scale", f"{dataset} {scale}{mark}", size.about)
-    for name, partition in known.partitions.items():
-        table.add_row("--partition", name, partition.about)
-    for name, variant in known.variants.items():
-        table.add_row("--variant", name, variant.about)
-    for method in METHODS:
-        table.add_row("--methods", method.name, method.about)
+            rows.append(("--dataset --scale", f"{dataset} {scale}{mark}", size.about))
+    rows += [("--partition", name, partition.about) for name, partition in known.partitions.items()]
+    rows += [("--variant", name, variant.about) for name, variant in known.variants.items()]
+    rows += [("--methods", method.name, method.about) for method in METHODS]
+    if as_json:
+        print(json.dumps([{"option": option, "name": name, "about": about} for option, name, about in rows], indent=2))
+        return
+    table = Table("what", "name", "about", box=None)
+    for row in rows:
+        table.add_row(*row)
     Console(width=output_width()).print(table)
 
 
@@ -149,24 +195,9 @@ def _report(out: Path) -> None:
     tables = gathered(out)
     if tables == Tables():
         raise NotOurFolder(f"{out} has no finished cells yet; run some first")
-    setup = config.setup
-    about = About(
-        title=f"QI-DPFL on {setup.dataset}",
-        command="\n".join(dict.fromkeys(run.command for run in config.runs)),
-        scale_note="" if setup.is_full else setup.about,
-        reproducible=config.reproducible,
-        settings=setup.model_dump(mode="json") | {"reproducible": config.reproducible},
-        versions=_all_of(config.versions) | {"audit": "; ".join(run.audit for run in config.runs)},
-    )
     write_tables(out, tables)
-    write_report(out, tables, about)
+    write_report(out, tables, about(config))
     print(f"report: {out / 'report.html'}")
-
-
-def _all_of(versions: list[dict[str, str]]) -> dict[str, str]:
-    """All versions with which the runs of a folder were made."""
-    names = dict.fromkeys(name for one in versions for name in one)
-    return {name: "; ".join(dict.fromkeys(one[name] for one in versions if name in one)) for name in names}
 
 
 if __name__ == "__main__":

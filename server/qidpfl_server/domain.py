@@ -157,6 +157,14 @@ class Round:
     settled_at: Micros | None = None
     settlement_s: float | None = None
     evaluation_s: float | None = None
+    # Whether the model of a settled round is evaluated after the settlement, and when that was done.
+    evaluation_deferred: bool = False
+    evaluated_at: Micros | None = None
+
+    @property
+    def awaits_evaluation(self) -> bool:
+        """Whether the model of this settled round has yet to be evaluated."""
+        return self.evaluation_deferred and self.evaluated_at is None
 
 
 @dataclass(frozen=True, kw_only=True)

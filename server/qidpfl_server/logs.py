@@ -10,18 +10,25 @@ from typing import Any
 import structlog
 
 _SECRET = ("token", "secret", "authorization", "code_text", "key")
+# Names with such a word that are not secret: people compare these.
+_PUBLIC = {"key_id", "public_key", "token_file"}
+# What a person on a terminal does not read. JSON has it.
+_FOR_PROGRAMS = ("request_id", "client_id", "client")
 
 
 def configure(log_format: str) -> None:
     """Set up structlog, and send the standard library's loggers through it."""
     pretty = log_format == "pretty" or (log_format == "auto" and sys.stderr.isatty())
-    renderer: Any = structlog.dev.ConsoleRenderer() if pretty else structlog.processors.JSONRenderer()
+    renderer: Any = structlog.dev.ConsoleRenderer(pad_event_to=0) if pretty else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
+            if pretty
+            else structlog.processors.TimeStamper(fmt="iso", utc=True),
             _redact,
+            *([_shorten] if pretty else []),
             structlog.processors.format_exc_info,
             renderer,
         ],
@@ -76,9 +83,18 @@ class LimitedLog:
 
 def _redact(logger: Any, method: str, event: Any) -> Any:
     for name in event:
-        if any(word in name.lower() for word in _SECRET):
+        if name not in _PUBLIC and any(word in name.lower() for word in _SECRET):
             event[name] = "[redacted]"
     return event
+
+
+def _shorten(logger: Any, method: str, event: Any) -> Any:
+    """Leave out what only programs read, so that most lines fit into 80 columns. The name of a task replaces its id."""
+    for name in _FOR_PROGRAMS:
+        event.pop(name, None)
+    if "name" in event and "task" in event:
+        event["task"] = event.pop("name")
+    return {name: value for name, value in event.items() if value is not None}
 
 
 class _CurrentStderr:

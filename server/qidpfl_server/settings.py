@@ -22,6 +22,12 @@ class Settings(BaseSettings):
     results_dir: Path | None = Field(
         default=None, description="where tasks are written to when they end; default: nowhere"
     )
+    begin_anew: str | None = Field(
+        default=None, description="the command that starts a new task after the end of one; default: serve --task"
+    )
+    tensorboard: Path | None = Field(default=None, description="folder of event files for TensorBoard; default: none")
+    mlflow: str | None = Field(default=None, description="tracking URI of MLflow; default: none")
+    traces: bool = Field(default=False, description="OpenTelemetry traces, to where the OTEL_* variables say")
     data_dir: Path | None = Field(default=None, description="data sets to evaluate with; default: the cache folder")
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -50,6 +56,9 @@ class Settings(BaseSettings):
         default=100.0, gt=0, description="without a client's token, after ten seconds' worth at once"
     )
     enrolments_per_s: float = Field(default=50.0, gt=0, description="of one task, after ten seconds' worth at once")
+    deferred_evaluation_s: float = Field(
+        default=0.05, ge=0, description="an evaluation that takes so long runs after the settlement; inf: none does"
+    )
     max_uploads: int = Field(default=32, gt=0, description="upload bodies read at once; the others wait")
 
     @property

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from importlib.metadata import version
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
@@ -68,6 +69,17 @@ def sharing_options(build: Callable[..., Any]) -> Callable[[Callable[..., Result
         return wrapped
 
     return decorated
+
+
+def show_version(program: str, protocol: str) -> Callable[[bool], None]:
+    """The action of --version: print the version of a program and of the protocol, and exit."""
+
+    def show(wanted: bool) -> None:
+        if wanted:
+            print(f"{program} {version(program)}, protocol {protocol}, Python {sys.version.split()[0]}")
+            raise SystemExit(0)
+
+    return show
 
 
 def output_width() -> int | None:

@@ -25,6 +25,12 @@ SERVER_FAILPOINTS = (
     "settle.before_commit",
     "settle.after_commit",
 )
+# Reached only if the model of a round is evaluated after the settlement.
+EVALUATION_FAILPOINTS = (
+    "evaluate.computed",
+    "evaluate.before_commit",
+    "evaluate.after_commit",
+)
 # Reached only if the admin sets the first model of a task.
 MODEL_FAILPOINTS = (
     "model.before_commit",
@@ -45,7 +51,9 @@ DELETE_FAILPOINTS = (
 # Reached only if an admin pauses a task, or resumes it after a pause.
 PAUSE_FAILPOINTS = (
     "pause.before_commit",
+    "pause.after_commit",
     "resume.before_commit",
+    "resume.after_commit",
 )
 
 _hits: Counter[str] = Counter()

@@ -1,6 +1,7 @@
 """Tasks and clients that call the use cases of the server directly: a store and a clock, no HTTP and no process."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
@@ -13,6 +14,7 @@ from qidpfl_server.domain import Client, Round, Task
 from qidpfl_server.plugins.rules import NO_RULES, RuleRegistry
 from qidpfl_server.service.enrolment import enrol, leave, store_profile
 from qidpfl_server.service.evaluation import Evaluator
+from qidpfl_server.service.rounds.deferred_evaluation import evaluate_settled
 from qidpfl_server.service.rounds.planning import mark_coming_back
 from qidpfl_server.service.rounds.settlement import settle_if_due
 from qidpfl_server.service.rounds.submissions import (
@@ -58,6 +60,7 @@ class UseCases:
     store: Store
     clock: FakeClock
     evaluator: Evaluator | None = None
+    defer_from_s: float = math.inf
     _numbers: "count[int]" = field(default_factory=count)
 
     def read(self, work: Callable[[Transaction], Result]) -> Result:
@@ -126,7 +129,18 @@ class ServedTask:
 
     def settle(self) -> bool:
         """Settle the open round if it is due now."""
-        return settle_if_due(self.cases.store, self.task_id, self.cases.evaluator, self.cases.clock.now())
+        return settle_if_due(
+            self.cases.store,
+            self.task_id,
+            self.cases.evaluator,
+            self.cases.clock.now(),
+            defer_from_s=self.cases.defer_from_s,
+        )
+
+    def evaluate(self) -> bool:
+        """Evaluate the settled round that waits for it."""
+        assert self.cases.evaluator is not None
+        return evaluate_settled(self.cases.store, self.task_id, self.cases.evaluator, self.cases.clock.now())
 
     def play(self, clients: Iterable["ServedClient"], number: int = 1) -> None:
         """Let clients declare and deliver, then settle if the round is due."""

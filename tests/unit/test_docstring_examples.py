@@ -6,6 +6,7 @@ import importlib
 import pytest
 
 MODULES = [
+    "qidpfl.task",
     "qidpfl_client.api",
     "qidpfl_client.noise",
     "qidpfl_client.owner",
@@ -34,6 +35,7 @@ MODULES = [
     "qidpfl_shared.core.utility",
     "qidpfl_shared.plugin_loader",
     "qidpfl_shared.protocol.presets",
+    "qidpfl_shared.tracing",
     "qidpfl_shared.workloads.custom",
     "qidpfl_shared.workloads.records",
     "qidpfl_shared.workloads.workload",

@@ -12,33 +12,57 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from qidpfl_shared.command_line import Stopped, output_width, stopped_by_signals
+from qidpfl_shared.command_line import Stopped, output_width, show_version, stopped_by_signals
 from qidpfl_shared.core import arguments
 from qidpfl_shared.core.money import from_micro
+from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
+from qidpfl_shared.workloads.own_data.reading import OwnFiles
 
 from ..api import TaskApi, connect
+from ..errors import Misconfigured
 from ..fleet.behaviours import Behaviour
 from ..fleet.fleet import Fleet
 from ..fleet.plan import FleetPlan
-from ..journal.export_check import check_export
-from ..journal.export_files import read_export
+from ..fleet.room import check_room
 from ..journal.journal import DEFAULT_PATH, Journal
 from ..journal.ledger import as_json, limit_lines, lines, read_ledger
-from ..owner import RHO_CAP, Owner, Prices, draw_privacy_value, in_words, limits_in_words
+from ..owner import Owner, Prices, draw_privacy_value, in_words, limits_in_words
 from ..participant.data_source import OpenData
 from ..participant.runner import SHORT_RETRIES, run_until_finished
 from ..participant.session import ClientContext, Enrolment
+from . import data as own_data
 from . import options
+from .conform import conform_command
+from .doctor import doctor_command
 from .options import guarded
 from .progress import ProgressDisplay
 from .tokens import rotate_command
+from .verify import verify_command
 
 # How many members a fleet steps for each one that trains: the others wait for answers of the coordinator.
 _WORKERS_PER_TRAINING = 4
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="The QI-DPFL client.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The QI-DPFL client.")
 ledger_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.add_typer(ledger_app, name="ledger")
 app.command("rotate-token")(rotate_command)
+app.command("conform")(conform_command)
+app.command("doctor")(doctor_command)
+app.command("verify")(verify_command)
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=show_version("qidpfl-client", PROTOCOL_VERSION),
+            help="print the version",
+        ),
+    ] = False,
+) -> None:
+    """The QI-DPFL client."""
 
 
 @app.command("run")
@@ -58,9 +82,15 @@ def run_command(
     data_dir: options.DataDir = None,
     all_records: options.AllRecords = False,
     testbed_shard: options.TestbedShard = False,
+    data: own_data.Data = None,
+    model: own_data.Model = None,
+    column: own_data.Columns = None,
+    label_name: own_data.LabelNames = None,
+    check_only: own_data.CheckOnly = False,
     device: options.Device = "auto",
     privacy_value: options.PrivacyValue = "1.0",
-    rho_cap: options.RhoCap = RHO_CAP,
+    public_data: options.PublicData = False,
+    rho_cap: options.RhoCap = None,
     lifetime_rho: options.LifetimeRho = None,
     histogram_rho: options.HistogramRho = None,
     exact_histogram: options.ExactHistogram = False,
@@ -82,11 +112,16 @@ def run_command(
     SIGTERM or Ctrl-C stops the client cleanly. After a stop or a kill, start it again with the same journal: it
     continues, and spends no budget twice. A client that is not selected waits for the end of the task.
     """
-    owner = Owner(
-        privacy_value=draw_privacy_value(privacy_value, random.SystemRandom()),
+    limits = options.ceilings(
         rho_cap=rho_cap,
         lifetime_rho=lifetime_rho,
-        histogram_rho=options.histogram_ceiling(histogram_rho, no_histogram=no_histogram),
+        histogram_rho=histogram_rho,
+        no_histogram=no_histogram,
+        public_data=public_data,
+    )
+    owner = Owner(
+        privacy_value=draw_privacy_value(privacy_value, random.SystemRandom()),
+        **limits,
         exact_histogram=exact_histogram,
         no_histogram=no_histogram,
         min_utility=min_utility,
@@ -96,6 +131,7 @@ def run_command(
     options.warn_if_unsafe(unsafe_seed)
     task_id, codes = options.task_and_codes(code, code_file, task, client_cert)
     tls = options.tls_files(client_cert, client_key, server_ca)
+    files = own_data.files_of(data, column, label_name, model=model, workload=workload, testbed_shard=testbed_shard)
     with (
         ProgressDisplay() as progress,
         connect(server, insecure=insecure, tls=tls) as http,
@@ -107,18 +143,22 @@ def run_command(
             owner=owner,
             noise=options.noise_source(unsafe_seed),
             report=progress.say,
+            countdown=progress.count_down,
         )
         progress.say(limits_in_words(owner, context.lifetime_rho))
+        local = _local_data(
+            device,
+            data_dir,
+            workload,
+            all_records=all_records or (workload is not None and not testbed_shard),
+            threads=os.cpu_count() or 1,
+            files=files,
+            model=model,
+        )
         enrolment = Enrolment(
             context=context,
             codes=codes,
-            open_data=_local_data(
-                device,
-                data_dir,
-                workload,
-                all_records=all_records or (workload is not None and not testbed_shard),
-                threads=os.cpu_count() or 1,
-            ),
+            open_data=own_data.PreviewedData(local, owner, progress.say, check_only=check_only),
             ordinal=ordinal,
             moved=moved,
         )
@@ -152,13 +192,18 @@ def fleet_command(
     data_dir: options.DataDir = None,
     device: options.Device = "auto",
     privacy_value: options.PrivacyValue = "0.95:1.05",
-    rho_cap: options.RhoCap = RHO_CAP,
+    public_data: options.PublicData = False,
+    rho_cap: options.RhoCap = None,
     lifetime_rho: options.LifetimeRho = None,
     histogram_rho: options.HistogramRho = None,
     exact_histogram: options.ExactHistogram = False,
     no_histogram: options.NoHistogram = False,
     accept_unproven: options.AcceptUnproven = False,
     dropout: Annotated[float, typer.Option(min=0, max=1, help="probability that a member misses a round")] = 0.0,
+    silent_dropout: Annotated[
+        bool,
+        typer.Option("--silent-dropout", help="drop-outs do not withdraw: each such round lasts until its deadline"),
+    ] = False,
     delay: Annotated[float, typer.Option(min=0, help="longest random delay before training, in seconds")] = 0.0,
     free_riders: Annotated[float, typer.Option(min=0, max=1, help="share of members that upload only noise")] = 0.0,
     over_noisers: Annotated[
@@ -184,10 +229,15 @@ def fleet_command(
     """
     options.warn_if_unsafe(unsafe_seed)
     codes = options.enrolment_codes(code, code_file)
-    owner = Owner(
+    limits = options.ceilings(
         rho_cap=rho_cap,
         lifetime_rho=lifetime_rho,
-        histogram_rho=options.histogram_ceiling(histogram_rho, no_histogram=no_histogram),
+        histogram_rho=histogram_rho,
+        no_histogram=no_histogram,
+        public_data=public_data,
+    )
+    owner = Owner(
+        **limits,
         exact_histogram=exact_histogram,
         no_histogram=no_histogram,
         accept_unproven=accept_unproven,
@@ -205,6 +255,7 @@ def fleet_command(
             Behaviour.REPLAYER: replayers,
         },
         dropout=dropout,
+        silent_dropout=silent_dropout,
         delay_up_to_s=delay,
         seed=seed,
         unsafe_seed=unsafe_seed,
@@ -222,17 +273,18 @@ def fleet_command(
             connections=workers + 2,
             tls=options.tls_files(client_cert, client_key, server_ca),
         ) as http,
-        # One torch thread per training: the results do not depend on the number of workers.
-        plan.members(http, _local_data(device, data_dir, workload, threads=1), progress.say) as members,
     ):
-        highest = max(member.enrolment.context.lifetime_rho for member in members)
-        progress.say(f"of every member, {limits_in_words(owner, highest)}")
-        Fleet(members, workers=workers, watch=plan.api(http)).run()
-        failed = [member for member in members if member.failure is not None]
-        earned = sum(read_ledger(member.enrolment.context.journal).earned_micro for member in members)
-        progress.say(
-            f"{len(members) - len(failed)} of {len(members)} members ended well; earned {from_micro(earned):.6f}"
-        )
+        check_room(plan, http, progress.say)
+        # One torch thread per training: the results do not depend on the number of workers.
+        with plan.members(http, _local_data(device, data_dir, workload, threads=1), progress.say) as members:
+            highest = max(member.enrolment.context.lifetime_rho for member in members)
+            progress.say(f"of every member, {limits_in_words(owner, highest)}")
+            Fleet(members, workers=workers, watch=plan.api(http), report=progress.say).run()
+            failed = [member for member in members if member.failure is not None]
+            earned = sum(read_ledger(member.enrolment.context.journal).earned_micro for member in members)
+            progress.say(
+                f"{len(members) - len(failed)} of {len(members)} members ended well; earned {from_micro(earned):.6f}"
+            )
     if failed:
         raise typer.Exit(1)
 
@@ -287,36 +339,13 @@ def raise_command(
     print(f"from now on it is rho {lifetime_rho:g}, {in_words(lifetime_rho)}")
 
 
-@app.command("verify")
-@guarded
-def verify_command(
-    export: Annotated[Path, typer.Option(help="folder of an export that the operator has given you")],
-    journal: options.JournalPath = DEFAULT_PATH,
-) -> None:
-    """Check an export of a task against the signed receipts of the journal. The client may run at the same time.
-
-    Prints what was compared, then `verified`. Every difference is one line, and the exit code is then 1.
-    """
-    files = read_export(export)
-    with Journal(journal, read_only=True) as opened:
-        check = check_export(opened, files)
-    table = Table("what", "compared", box=None)
-    for kind, count in check.compared.items():
-        table.add_row(kind, str(count))
-    Console(width=output_width()).print(table)
-    for difference in check.differences:
-        print(f"differs: {difference}")
-    if check.differences:
-        raise typer.Exit(1)
-    print("verified")
-
-
 def main() -> None:
     """Run the command line."""
     # Do not log each retry: the client reports an outage once.
     stamina.instrumentation.set_on_retry_hooks([])
     try:
         with stopped_by_signals():
+            options.trace_if_wanted()
             app()
     except Stopped:
         # The journal makes it safe to stop at any point.
@@ -325,13 +354,32 @@ def main() -> None:
 
 
 def _local_data(
-    device: str, data_dir: Path | None, workload: str | None, *, threads: int, all_records: bool = False
+    device: str,
+    data_dir: Path | None,
+    workload: str | None,
+    *,
+    threads: int,
+    all_records: bool = False,
+    files: OwnFiles | None = None,
+    model: str | None = None,
 ) -> OpenData:
+    if data_dir is not None and not data_dir.is_dir():
+        raise Misconfigured(f"there is no folder {data_dir}: create it, or correct --data-dir")
     # Torch takes seconds to load: --help and the ledger do not need it.
-    import torch
+    try:
+        import torch
+    except ImportError:
+        raise Misconfigured("torch is not installed: pip install 'qidpfl-client[train]'") from None
 
     from ..participant.local_data import LocalData
     from ..training.devices import choose_device
 
     torch.set_num_threads(threads)
-    return LocalData(device=choose_device(device), data_dir=data_dir, custom_workload=workload, all_records=all_records)
+    return LocalData(
+        device=choose_device(device),
+        data_dir=data_dir,
+        custom_workload=workload,
+        all_records=all_records,
+        files=files,
+        model=model,
+    )

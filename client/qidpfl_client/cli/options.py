@@ -3,18 +3,26 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import typer
 
 from qidpfl_shared.command_line import one_line_errors
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.privacy.account import ReleaseRefused
+from qidpfl_shared.tracing import TracingUnavailable, start_tracing, traces_are_wanted
 from qidpfl_shared.workloads.workload import WorkloadError
 
 from ..errors import ClientError, Misconfigured
 from ..noise import NoiseSource, SystemNoise, UnsafeSeededNoise
-from ..owner import HISTOGRAM_RHO, LIFETIME_RHO
+from ..owner import (
+    HISTOGRAM_RHO,
+    LIFETIME_RHO,
+    PUBLIC_HISTOGRAM_RHO,
+    PUBLIC_LIFETIME_RHO,
+    PUBLIC_RHO_CAP,
+    RHO_CAP,
+)
 from ..participant.token_rotation import TokenRotation
 from ..sdk.credentials import checked_id, split_code
 from ..sdk.tls import TlsFiles
@@ -38,7 +46,12 @@ ClientKey = Annotated[
 ]
 ServerCa = Annotated[
     Path | None,
-    typer.Option(envvar="QIDPFL_SERVER_CA", help="CA of the coordinator in PEM  [default: the CAs of the system]"),
+    typer.Option(
+        "--server-ca",
+        "--ca-file",
+        envvar="QIDPFL_SERVER_CA",
+        help="CA of the coordinator in PEM  [default: the CAs of the system]",
+    ),
 ]
 RotateTokenEvery = Annotated[
     float | None,
@@ -77,9 +90,20 @@ PrivacyValue = Annotated[
         help="worth of one unit of budget (ν); LOW:HIGH draws a value once",
     ),
 ]
+PublicData = Annotated[
+    bool,
+    typer.Option(
+        "--public-data",
+        envvar="QIDPFL_PUBLIC_DATA",
+        help="the records are public, as in a testbed: the limits of the task hold instead of the client's defaults",
+    ),
+]
 RhoCap = Annotated[
-    float,
-    typer.Option(envvar="QIDPFL_RHO_CAP", help="largest budget in one round; a task can only lower it"),
+    float | None,
+    typer.Option(
+        envvar="QIDPFL_RHO_CAP",
+        help=f"largest budget in one round; a task can only lower it  [default: {RHO_CAP:g}]",
+    ),
 ]
 LifetimeRho = Annotated[
     float | None,
@@ -172,13 +196,36 @@ def enrolment_codes(code: str | None, code_file: Path | None) -> tuple[str, ...]
         raise Misconfigured(f"{code_file} does not contain an enrolment code") from None
 
 
-def histogram_ceiling(histogram_rho: float | None, *, no_histogram: bool) -> float:
-    """The largest budget of the histogram. A budget for no histogram is a contradiction."""
-    if histogram_rho is None:
-        return HISTOGRAM_RHO
-    if no_histogram:
+class Ceilings(TypedDict):
+    """The three limits of an owner; a lifetime limit of None is that of the journal."""
+
+    rho_cap: float
+    lifetime_rho: float | None
+    histogram_rho: float
+
+
+def ceilings(
+    *,
+    rho_cap: float | None,
+    lifetime_rho: float | None,
+    histogram_rho: float | None,
+    no_histogram: bool,
+    public_data: bool,
+) -> Ceilings:
+    """The limits that the options name, else the defaults, else with public data those of the largest preset.
+
+    A budget for no histogram is a contradiction.
+    """
+    if no_histogram and histogram_rho is not None:
         raise Misconfigured("--no-histogram and --histogram-rho contradict each other")
-    return histogram_rho
+    cap, lifetime, histogram = RHO_CAP, None, HISTOGRAM_RHO
+    if public_data:
+        cap, lifetime, histogram = PUBLIC_RHO_CAP, PUBLIC_LIFETIME_RHO, PUBLIC_HISTOGRAM_RHO
+    return {
+        "rho_cap": cap if rho_cap is None else rho_cap,
+        "lifetime_rho": lifetime if lifetime_rho is None else lifetime_rho,
+        "histogram_rho": histogram if histogram_rho is None else histogram_rho,
+    }
 
 
 def noise_source(unsafe_seed: int | None) -> NoiseSource:
@@ -190,3 +237,13 @@ def warn_if_unsafe(unsafe_seed: int | None) -> None:
     """Warn if test mode is on."""
     if unsafe_seed is not None:
         print("qidpfl-client: UNSAFE test mode: the noise comes from a seed and protects nothing", file=sys.stderr)
+
+
+@guarded
+def trace_if_wanted() -> None:
+    """Send OpenTelemetry spans if the environment asks for them."""
+    if traces_are_wanted():
+        try:
+            start_tracing("qidpfl-client")
+        except TracingUnavailable as error:
+            raise Misconfigured(str(error)) from None

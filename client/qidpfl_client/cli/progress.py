@@ -1,6 +1,8 @@
 """The progress display of a command: lines with times, and a spinner on a terminal."""
 
 import sys
+import time
+from dataclasses import dataclass
 from datetime import datetime
 
 from rich.console import Console
@@ -39,3 +41,19 @@ class ProgressDisplay:
             self._console.print(stamped)
             # A text, because the spinner reads markup in a string.
             self._status.update(Text(line))
+
+    def count_down(self, text: str, left_s: float) -> None:
+        """On a terminal: show a text and the seconds that are left, until the next line."""
+        if self._status is not None:
+            self._status.update(_Countdown(one_line(text), time.monotonic() + left_s))
+
+
+@dataclass(frozen=True)
+class _Countdown:
+    """A text with the seconds until a time. The spinner draws it anew several times a second."""
+
+    text: str
+    until: float
+
+    def __rich__(self) -> Text:
+        return Text(f"{self.text}; {max(0.0, self.until - time.monotonic()):.0f} s left")

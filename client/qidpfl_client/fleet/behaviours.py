@@ -40,6 +40,7 @@ class UnreliableDelivery:
     """
 
     dropout: float = 0.0
+    silent: bool = False
     delay_up_to_s: float = 0.0
     seed: int = 0
     ordinal: int = 0

@@ -9,7 +9,7 @@ import heapq
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -19,9 +19,11 @@ from ..errors import ClientError, Unavailable, Unreachable
 from ..participant.participant import IMMEDIATE_DELIVERY, DeliveryPolicy, RetryLater, TaskParticipant
 from ..participant.runner import PollPace, ReconnectPolicy
 from ..participant.session import Enrolment
+from ..participant.waiting import EnrolmentWatch
 from ..sdk.client import TaskApi
 
 _LONG_POLL_S = 20.0
+_FIRST_POLL_S = 5.0
 _PAUSE_S = 1.0
 # Members poll by themselves if the watcher has been silent for this long.
 _LONGEST_SILENCE_S = 2 * _LONG_POLL_S
@@ -85,10 +87,19 @@ class _Due:
 class Fleet:
     """Runs its members until the task has ended for all of them."""
 
-    def __init__(self, members: Sequence[Member], *, workers: int, watch: TaskApi) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        *,
+        workers: int,
+        watch: TaskApi,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self._members = members
         self._workers = workers
         self._watch = watch
+        self._report = report
+        self._awaited: EnrolmentWatch | None = None
         self._inbox: queue.SimpleQueue[_Finished | _News] = queue.SimpleQueue()
         self._due: list[_Due] = []
         self._stopping = threading.Event()
@@ -157,7 +168,8 @@ class Fleet:
         while not self._stopping.wait(pace.wait_s()):
             try:
                 self._watch.token = self._any_token()
-                news = self._watch.announcement(after=seen, wait_s=_LONG_POLL_S)
+                # Short polls before the first round: the others are counted in between.
+                news = self._watch.announcement(after=seen, wait_s=_LONG_POLL_S if seen != (0, 0) else _FIRST_POLL_S)
             except ClientError:
                 self._stopping.wait(_PAUSE_S)
                 continue
@@ -167,6 +179,8 @@ class Fleet:
                     return
                 raise
             if news is None or news.task_state is TaskState.ENROLLING:
+                if seen == (0, 0):
+                    self._note_awaited()
                 continue
             if news.round is None:
                 self._inbox.put(_News())
@@ -177,6 +191,15 @@ class Fleet:
                 # The same round again is no news: a hostile coordinator could wake all members with every answer.
                 self._inbox.put(_News())
                 seen = latest
+
+    def _note_awaited(self) -> None:
+        """Say once for all members how many clients the task waits for."""
+        if self._awaited is None:
+            specs = [member.participant.spec for member in self._members if member.participant is not None]
+            if not specs:
+                return
+            self._awaited = EnrolmentWatch(self._watch, specs[0], self._report)
+        self._awaited.note()
 
 
 def _has_joined(member: Member) -> bool:

@@ -37,6 +37,8 @@ class FleetPlan:
     privacy_value: str
     shares: Mapping[Behaviour, float]
     dropout: float = 0.0
+    # Whether a member that drops out says nothing, so that the round waits for it.
+    silent_dropout: bool = False
     delay_up_to_s: float = 0.0
     seed: int = 0
     unsafe_seed: int | None = None
@@ -48,6 +50,11 @@ class FleetPlan:
     def api(self, http: httpx.Client) -> TaskApi:
         """A connection to the task, for one member or for the watcher."""
         return TaskApi(http, task_id=split_code(self.codes[0])[0], retries=SHORT_RETRIES)
+
+    @property
+    def has_enrolled(self) -> bool:
+        """Whether an earlier run of this fleet has left journals: it then continues with its places."""
+        return self._path(0).exists()
 
     @contextmanager
     def members(self, http: httpx.Client, open_data: OpenData, report: Report) -> Iterator[list[Member]]:
@@ -92,10 +99,15 @@ class FleetPlan:
                 codes=self.codes[(start := ordinal % len(self.codes)) :] + self.codes[:start],
                 open_data=behaving_data(common.open_data, behaviour),
                 ordinal=ordinal,
+                any_ordinal=True,
             ),
             reconnect=ReconnectPolicy(patience_s=self.patience_s, first_contact_s=self.first_contact_s, report=say),
             delivery=UnreliableDelivery(
-                dropout=self.dropout, delay_up_to_s=self.delay_up_to_s, seed=self.seed, ordinal=ordinal
+                dropout=self.dropout,
+                silent=self.silent_dropout,
+                delay_up_to_s=self.delay_up_to_s,
+                seed=self.seed,
+                ordinal=ordinal,
             ),
         )
 

@@ -288,6 +288,10 @@ class JournalFile:
     def _open(self, read_only: bool) -> None:
         where = self._resolved.as_uri()
         if read_only:
+            if not self._resolved.exists():
+                raise JournalError(
+                    f"there is no journal {self.path}: name it with --journal FILE; `run` and `fleet` create one"
+                )
             where += "?mode=ro"
         else:
             self._lock = _locked(self._resolved, shown=self.path)

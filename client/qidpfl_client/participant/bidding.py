@@ -76,7 +76,10 @@ def _not_worth_it(utility: float, owner: Owner) -> NoBid:
 
 def _too_little(rho: float, remaining_rho: float, smallest: float) -> NoBid:
     if remaining_rho < smallest:
-        return NoBid("lifetime budget exhausted", DeclineCode.OWNER_LIMIT)
+        return NoBid(
+            "lifetime budget exhausted: qidpfl-client ledger shows it, ledger raise --lifetime-rho allows more",
+            DeclineCode.OWNER_LIMIT,
+        )
     if rho == 0:
         return NoBid("priced out: the reward does not pay for this privacy", DeclineCode.PRICED_OUT)
     # The same code as above: which of the owner's limits is reached depends on other tasks.

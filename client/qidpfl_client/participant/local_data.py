@@ -13,9 +13,11 @@ from qidpfl_shared.protocol.wire import Vector32
 from qidpfl_shared.workloads.label_pools import Shard
 from qidpfl_shared.workloads.loading import load_workload
 from qidpfl_shared.workloads.networks import check_layout, check_records_stay_apart
+from qidpfl_shared.workloads.own_data.reading import OwnFiles
+from qidpfl_shared.workloads.own_data.workload import DATA_FLAG, check_own_model, own_data
 from qidpfl_shared.workloads.partitions import all_shards, require_shard
 from qidpfl_shared.workloads.records import Records
-from qidpfl_shared.workloads.workload import Workload
+from qidpfl_shared.workloads.workload import UnknownWorkload, Workload
 
 from ..noise import NoiseSource
 from ..training.data_loader import DataLoader
@@ -28,15 +30,19 @@ class LocalData:
     """Where the owner's data are, and which of them the client uses.
 
     In a testbed (the task has a partition) a client uses the shard of its ordinal. With `all_records` it uses all
-    records of this machine, as an owner of real data does.
+    records of this machine, as an owner of real data does. `files` are the owner's own data: always all of them.
     """
 
     device: torch.device
     data_dir: Path | None = None
     custom_workload: str | None = None
     all_records: bool = False
+    files: OwnFiles | None = None
+    model: str | None = None
 
     def __call__(self, spec: TaskSpec) -> "OpenedData":
+        if spec.data is not None or self.files is not None:
+            return self._own(spec)
         wanted = spec.workload.whole if self.all_records else spec.workload
         workload = load_workload(wanted, data_dir=self.data_dir, custom=self.custom_workload)
         network = workload.network()
@@ -44,6 +50,19 @@ class LocalData:
         check_records_stay_apart(network)
         workload.training()
         return OpenedData(workload=workload, spec=spec, device=self.device, all_records=self.all_records)
+
+    def _own(self, spec: TaskSpec) -> "OpenedData":
+        """The owner's own data, for a task that states their features."""
+        if self.files is None:
+            raise UnknownWorkload(
+                f"the task {spec.workload.dataset!r} takes the data of its owners: start with {DATA_FLAG} FOLDER|FILE"
+            )
+        workload = own_data(spec, files=self.files, model=self.model)
+        network = workload.network()
+        check_own_model(network, spec, self.model or spec.workload.network)
+        check_records_stay_apart(network)
+        workload.training()
+        return OpenedData(workload=workload, spec=spec, device=self.device, all_records=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.ledger import SpendState
 from qidpfl_shared.protocol.messages import Announcement, Declaration, Decline, Join, RoundOffer, RoundState, TaskState
 from qidpfl_shared.protocol.releases import release_of, round_of
+from qidpfl_shared.protocol.task_spec import TaskSpec
 from qidpfl_shared.protocol.wire import Vector32, digest_of, encode
 
 from ..errors import (
@@ -29,6 +30,10 @@ from .bidding import DeclineCode, NoBid, decide
 from .session import ClientContext, TaskSession
 from .slots import MonotonicClock, next_slot, slot_s
 from .verification import check_offer, check_payment
+from .waiting import EnrolmentWatch
+
+# While a task waits for clients, the client asks this often how many there are.
+_ENROLMENT_POLL_S = 10.0
 
 
 class RetryLater(Exception):
@@ -40,7 +45,13 @@ class RetryLater(Exception):
 
 
 class DeliveryPolicy(Protocol):
-    """Whether and when a participant delivers what it declared. Testbeds use it for slow clients and drop-outs."""
+    """Whether and when a participant delivers what it declared. Testbeds use it for slow clients and drop-outs.
+
+    A participant that is not `silent` withdraws its budget when it drops out, so that the round does not wait for it.
+    """
+
+    @property
+    def silent(self) -> bool: ...
 
     def delivers(self, round_number: int) -> bool:
         """Whether the participant delivers in this round."""
@@ -52,6 +63,8 @@ class DeliveryPolicy(Protocol):
 @dataclass(frozen=True)
 class ImmediateDelivery:
     """Delivers every declared update as soon as it is ready."""
+
+    silent: bool = False
 
     def delivers(self, round_number: int) -> bool:
         return True
@@ -77,6 +90,7 @@ class TaskParticipant:
         delivery: DeliveryPolicy = IMMEDIATE_DELIVERY,
         slots: bool = True,
         clock: MonotonicClock | None = None,
+        watch: EnrolmentWatch | None = None,
     ) -> None:
         self._context = context
         self._api = context.api
@@ -103,9 +117,18 @@ class TaskParticipant:
         self._seen = (0, 0)
         self._started_at: dict[int, float] = {}
         self._selected: bool | None = None
+        self._watch = watch
+
+    @property
+    def spec(self) -> TaskSpec:
+        """The task."""
+        return self._spec
 
     def step(self, *, wait_s: float) -> Announcement | None:
         """Wait for an announcement and answer it. Returns the announcement only when the task has ended."""
+        if self._watch is not None and self._selected is None:
+            self._watch.note()
+            wait_s = min(wait_s, _ENROLMENT_POLL_S)
         news = self._api.announcement(after=self._seen, wait_s=wait_s, last_result=self._seen != (0, 0))
         if news is None:
             return None
@@ -124,6 +147,8 @@ class TaskParticipant:
                 self._settle_accounts(news, before=offer.round_number)
                 if self._is_selected():
                     self._answer(offer)
+                    left = self._closes_at - self._clock.now()
+                    self._context.countdown(f"round {offer.round_number}: waiting for the other clients", left)
                 # An attempt that was answered completely is not answered again, however often it is announced.
                 self._seen = (offer.round_number, offer.attempt)
         return None
@@ -214,7 +239,7 @@ class TaskParticipant:
 
     def _deliver(self, offer: RoundOffer, entry: Entry) -> None:
         if not self._delivery.delivers(offer.round_number):
-            self._report(f"round {offer.round_number}: dropped out")
+            self._drop_out(offer, entry)
             return
         self._wait_for_turn(offer.round_number)
         if self._is_too_late():
@@ -248,6 +273,14 @@ class TaskParticipant:
         )
         failpoint("client.journaled")
         self._send(offer.round_number)
+
+    def _drop_out(self, offer: RoundOffer, entry: Entry) -> None:
+        """Miss the round, as a client that loses its power would; tell the coordinator unless it is to be silent."""
+        if self._delivery.silent:
+            self._report(f"round {offer.round_number}: dropped out")
+            return
+        self._journal.free(self._api.task_id, entry.release)
+        self._decline(offer, NoBid("dropped out", DeclineCode.TOO_LATE))
 
     def _wait_for_turn(self, round_number: int) -> None:
         begun = self._started_at.setdefault(round_number, self._clock.now())
@@ -362,4 +395,5 @@ class TaskParticipant:
         check_payment(round_number=round_number, payment_micro=payment, announced=announced, spec=self._spec)
         self._journal.pay(self._api.task_id, release_of(round_number), payment, accepted=accepted)
         spent = self._context.account(self._spec).spent_rho
-        self._report(f"round {round_number}: paid {from_micro(payment):.6f}; spent rho {spent:.4g} so far")
+        accuracy = "" if result.accuracy is None else f"; accuracy {result.accuracy:.1%}"
+        self._report(f"round {round_number}: paid {from_micro(payment):.6f}; spent rho {spent:.4g} so far{accuracy}")

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from qidpfl_shared.core import arguments
 from qidpfl_shared.protocol.messages import Announcement
 
-from ..errors import Unavailable, Unreachable
+from ..errors import NoTrustedConnection, Unavailable, Unreachable
 from ..sdk.retries import Retries
 from .participant import IMMEDIATE_DELIVERY, DeliveryPolicy, RetryLater, TaskParticipant
 from .session import Enrolment
 from .token_rotation import TokenRotation
+from .waiting import EnrolmentWatch
 
 # Few retries per call: the participant itself retries for minutes.
 SHORT_RETRIES = Retries(attempts=3, timeout_s=20.0, wait_initial_s=0.2, wait_max_s=2.0, jitter_s=0.3)
@@ -58,6 +59,8 @@ class ReconnectPolicy:
 
         Pauses grow and are random, so that many clients do not return at the same moment.
         """
+        if isinstance(error, NoTrustedConnection) and not self._ever_connected:
+            raise error
         now = self.clock()
         if self._since is None:
             self._since = now
@@ -102,7 +105,9 @@ def run_until_finished(
         time.sleep(pace.wait_s())
         try:
             if participant is None:
-                participant = TaskParticipant(enrolment.context, enrolment.join(), delivery=delivery, slots=slots)
+                session, context = enrolment.join(), enrolment.context
+                watch = EnrolmentWatch(context.api, session.spec, context.report, context.countdown)
+                participant = TaskParticipant(context, session, delivery=delivery, slots=slots, watch=watch)
                 reconnect.connected()
             if rotation is not None:
                 rotation.rotate_if_due(enrolment.context.api, enrolment.context.journal)

@@ -30,6 +30,7 @@ from .profile import check_presentable, check_records, histogram_in_words, make_
 from .receipts import ReceiptKeeper
 from .token_rotation import settle_token
 from .verification import check_acceptable, check_device, check_spec, refusal_of_claim
+from .waiting import Countdown, no_countdown
 
 Report = Callable[[str], None]
 _SENT = (SpendState.SPENT, SpendState.SPENT_UNPAID)
@@ -48,6 +49,8 @@ class ClientContext:
     owner: Owner
     noise: NoiseSource
     report: Report
+    # Shows what the client waits for, with the seconds that are left.
+    countdown: Countdown = no_countdown
     models: ModelCache = field(default_factory=ModelCache)
     # Limits how many members of a fleet train at the same time.
     training: AbstractContextManager[Any] = field(default_factory=nullcontext)
@@ -84,13 +87,15 @@ class TaskSession:
 class Enrolment:
     """Joins one task with the first of the enrolment `codes` that is free, or without one with the certificate.
 
-    `ordinal` is the wanted place in a testbed. `moved` allows the coordinator to have another address than before.
+    `ordinal` is the wanted place in a testbed; with `any_ordinal` another one will do if it is taken. `moved` allows
+    the coordinator to have another address than before.
     """
 
     context: ClientContext
     codes: tuple[str, ...]
     open_data: OpenData
     ordinal: int | None = None
+    any_ordinal: bool = False
     moved: bool = False
 
     def join(self) -> TaskSession:
@@ -127,7 +132,17 @@ class Enrolment:
             self._free_excess(spec)
         profile = self._send_profile()
         context.report(f"client {membership.ordinal} takes part with {learner.size} records")
+        self._report_short_budget(spec)
         return TaskSession(spec=spec, ordinal=membership.ordinal, profile=profile, learner=learner)
+
+    def _report_short_budget(self, spec: TaskSpec) -> None:
+        """Say at the start if the owner's limits end before the task does."""
+        left, cap = self.context.account(spec).remaining_rho, lowered(self.context.owner.rho_cap, spec.bounds.rho_max)
+        if spec.privacy.noise and left < cap * spec.game.horizon:
+            self.context.report(
+                f"the limits leave rho {left:.3g}: enough for {int(left / cap)} rounds at the cap of rho {cap:.3g}; the"
+                f" task has up to {spec.game.horizon}"
+            )
 
     def _known_membership(self) -> Membership | None:
         """What the journal knows of the task. The client sends its token only to the address that it knows."""
@@ -171,7 +186,13 @@ class Enrolment:
             if membership.profile is None:
                 self._require_no_profile()
             return membership
-        return self._enrol(membership, self.ordinal)
+        try:
+            return self._enrol(membership, self.ordinal)
+        except Conflict as error:
+            if error.code is not ErrorCode.ORDINAL_TAKEN or not self.any_ordinal:
+                raise
+            # Another client has this place: take the next free one.
+            return self._enrol(membership, None)
 
     def _has_enrolled_again(self) -> bool:
         """Get a fresh token with the same key. Without effect once a round was answered: then a profile was stored."""

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import httpx
 import stamina
 
 from ..errors import Unavailable
+from .tls import tls_problem
 
 # The statuses for which the protocol, or a proxy in front of a coordinator, asks for a later retry.
 REPEATED_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 507})
@@ -106,9 +106,4 @@ def _is_transient(error: httpx.TransportError) -> bool:
     """Whether a retry can help. It cannot after an error of this side or a bad certificate."""
     if isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol):
         return False
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return False
-        cause = cause.__cause__ or cause.__context__
-    return True
+    return tls_problem(error) is None

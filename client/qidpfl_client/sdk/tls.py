@@ -8,6 +8,9 @@ import httpx
 
 from ..errors import Misconfigured
 
+# What OpenSSL says when the other side answers in plain text.
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
+
 
 @dataclass(frozen=True)
 class TlsFiles:
@@ -53,3 +56,21 @@ def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return str(error.reason or error)
     return error.strerror or str(error)
+
+
+def tls_problem(error: BaseException) -> str | None:
+    """What is wrong with the encryption, and what to do; None if that is not the reason of an error.
+
+    These errors stay until somebody acts, so a client that has never had an answer does not try again.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return (
+                f"its certificate does not verify ({cause.verify_message}): name the CA that has signed it with"
+                " --ca-file FILE.pem, or use the name for which it was made"
+            )
+        if isinstance(cause, ssl.SSLError) and cause.reason in _NOT_TLS:
+            return "there is no TLS at this port: the coordinator speaks plain http; use http://, or start it with TLS"
+        cause = cause.__cause__ or cause.__context__
+    return None

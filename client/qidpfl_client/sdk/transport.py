@@ -15,6 +15,7 @@ from typing import Any, TypedDict, TypeVar
 import httpx
 
 from qidpfl_shared.protocol.errors import ErrorCode, one_line
+from qidpfl_shared.tracing import client_span, trace_headers
 
 from ..errors import (
     ApiError,
@@ -23,6 +24,7 @@ from ..errors import (
     InsecureTransport,
     Misconfigured,
     NotFound,
+    NoTrustedConnection,
     Refused,
     RoundClosed,
     Unauthenticated,
@@ -34,7 +36,7 @@ from .answers import SMALL, NotValid, member_of, parse, parse_list, problem_memb
 from .deadlines import TOO_SLOW, bounded, call_deadline, deadline_is_over
 from .direct import DirectTransport, Timeouts, TooLong
 from .retries import NO_RETRIES, Retries, retry_after_s
-from .tls import TlsFiles
+from .tls import TlsFiles, tls_problem
 
 # The slowest accepted transfer: a call must end within the timeout plus its bytes, sent and received, at this rate.
 _SLOWEST_BYTES_PER_S = 16 << 10
@@ -82,7 +84,10 @@ def connect(
     """
     address = _address(url)
     if address.scheme == "http" and not insecure and not _is_loopback(address.host):
-        raise InsecureTransport(f"plain http to {address.host}: others could read tokens and updates; use https")
+        raise InsecureTransport(
+            f"plain http to {address.host}: others could read tokens and updates; use https, or --insecure in a network"
+            " that you trust"
+        )
     if tls is not None and address.scheme != "https":
         raise Misconfigured("certificates need an address with https")
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
@@ -212,7 +217,7 @@ class Channel:
 
     def send(self, call: Call) -> ApiResponse:
         """The answer, after the retries that the call allows."""
-        with self._unreachable():
+        with self._unreachable(), client_span(call.method, call.path, self.where):
             return (self.retries if call.repeatable else NO_RETRIES).run(lambda: self._once(call))
 
     def open(self, call: Call) -> httpx.Response:
@@ -230,6 +235,8 @@ class Channel:
         try:
             yield
         except httpx.TransportError as error:
+            if (problem := tls_problem(error)) is not None:
+                raise NoTrustedConnection(f"{self.where}: {problem}") from error
             reason = one_line(str(error))[:200] or type(error).__name__
             raise Unreachable(f"{self.where} does not answer: {reason}") from error
 
@@ -270,7 +277,7 @@ class Channel:
 
     def _head(self, call: Call, host: str) -> bytes:
         """Request line and headers."""
-        own = {"Accept-Encoding": "identity", **call.headers}
+        own = {"Accept-Encoding": "identity", **call.headers, **trace_headers()}
         if call.token is not None:
             own["Authorization"] = f"Bearer {call.token}"
         if call.content is not None or call.method in ("POST", "PUT"):
@@ -301,7 +308,7 @@ class Channel:
         return response
 
     def _request(self, call: Call) -> httpx.Request:
-        own = {"Accept-Encoding": "identity", **call.headers}
+        own = {"Accept-Encoding": "identity", **call.headers, **trace_headers()}
         if call.token is not None:
             own["Authorization"] = f"Bearer {call.token}"
         replaced = {name.lower() for name in own}

@@ -1,8 +1,7 @@
 """Writes the report of a results folder: figures, a self-contained HTML page, a README, and the claims as CSV."""
 
 import base64
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +14,11 @@ from ..analysis.summary import PARTS, SummaryRow, TimeRow, is_heuristic, summary
 from ..analysis.verdicts import Verdict
 from ..results.tables import Tables
 from . import formatting
+from .about import About, flat
 from .caveats import remarks_on
 from .figures import Picture, pictures
 
 FIGURES_FOLDER = "figures"
-
-
-@dataclass(frozen=True, kw_only=True)
-class About:
-    """What was run.
-
-    `scale_note` says what is smaller than in the paper; empty at full scale. `reproducible`: the noise was drawn from
-    the seed.
-    """
-
-    title: str
-    command: str
-    scale_note: str = ""
-    reproducible: bool = False
-    settings: Mapping[str, object] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,17 +83,6 @@ def _values(tables: Tables, about: About, drawn: tuple[Picture, ...], found: tup
         "counts": {verdict: sum(one.verdict is verdict for one in found) for verdict in Verdict},
         "figures_folder": FIGURES_FOLDER,
     }
-
-
-def flat(settings: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """Nested settings as a flat table with dotted names."""
-    found: dict[str, str] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = str(value)
-    return found
 
 
 def overview_cell(claim: Claim, outcome: Outcome | None) -> str:

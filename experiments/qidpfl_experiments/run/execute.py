@@ -10,15 +10,18 @@ from qidpfl_client.errors import ClientError
 from qidpfl_client.journal.journal import Journal
 from qidpfl_client.journal.ledger import JournalLedger, read_ledger
 from qidpfl_shared.core.money import from_micro
-from qidpfl_shared.core.reward import aggregation_weights, noise_variance, round_cost
 from qidpfl_shared.protocol.messages import ClientSummary, RoundResult, TaskView
 from qidpfl_shared.protocol.releases import round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..results.cells import Cell, CellResult
 from ..results.tables import CellRow, ClientRow, Guarantee, RoundRow
-from .process import ProcessEnded
-from .testbed import Testbed
+from ..testbed.process import ProcessEnded
+from ..testbed.services import LocalServices
+
+# Far above the client's defaults, so that only the budgets of the task hold: an experiment measures what a budget buys
+# on public data. The tables report the epsilon that was spent.
+_LIMITS = ("--lifetime-rho", "1e6", "--rho-cap", "1e6", "--histogram-rho", "1e6")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +36,7 @@ class CellRecord:
     model_digest: str
 
 
-def run_cell(cell: Cell, testbed: Testbed) -> CellResult:
+def run_cell(cell: Cell, testbed: LocalServices) -> CellResult:
     """Run a cell. An error of a client or a process becomes a failed result."""
     try:
         return _result(_run_task(cell, testbed))
@@ -68,13 +71,13 @@ def failed(cell: Cell, reason: str) -> CellResult:
     return CellResult(fingerprint=cell.fingerprint, cell=row)
 
 
-def _run_task(cell: Cell, testbed: Testbed) -> CellRecord:
+def _run_task(cell: Cell, testbed: LocalServices) -> CellRecord:
     # An interrupted attempt may have left journals; the new task must not continue them.
     shutil.rmtree(testbed.journals(cell.name), ignore_errors=True)
     created = testbed.api.create_task(
         _task_name(cell, testbed), preset=cell.preset, overrides=cell.overrides, single_use_codes=0
     )
-    testbed.run_fleet(cell.name, code=created.enrolment_codes[0], clients=cell.clients, arguments=_arguments(cell))
+    testbed.run_fleet(cell.name, codes=created.enrolment_codes, clients=cell.clients, arguments=_arguments(cell))
     task_id = created.task.task_id
     task = testbed.api.task(task_id)
     ledgers = {}
@@ -91,7 +94,7 @@ def _run_task(cell: Cell, testbed: Testbed) -> CellRecord:
     )
 
 
-def _task_name(cell: Cell, testbed: Testbed) -> str:
+def _task_name(cell: Cell, testbed: LocalServices) -> str:
     taken = {task.name for task in testbed.api.tasks()}
     names = (cell.name, *(f"{cell.name}.again-{number}" for number in range(1, len(taken) + 1)))
     return next(name for name in names if name not in taken)
@@ -99,7 +102,7 @@ def _task_name(cell: Cell, testbed: Testbed) -> str:
 
 def _arguments(cell: Cell) -> list[str]:
     noise = [] if cell.unsafe_seed is None else ["--unsafe-seed", str(cell.unsafe_seed)]
-    return ["--seed", str(cell.key.seed), "--privacy-value", cell.privacy_value, *noise]
+    return ["--workers", "1", "--seed", str(cell.key.seed), "--privacy-value", cell.privacy_value, *_LIMITS, *noise]
 
 
 def _result(record: CellRecord) -> CellResult:
@@ -148,6 +151,8 @@ def _round_row(record: CellRecord, result: RoundResult, training: float) -> Roun
     assert timing is not None and timing.settled_at is not None
     wall = (timing.settled_at - timing.opened_at).total_seconds()
     settlement, evaluation = timing.settlement_s or 0.0, timing.evaluation_s or 0.0
+    # An evaluation after the settlement takes no time of its own round.
+    inside = evaluation if timing.evaluated_at is None else 0.0
     return RoundRow(
         **asdict(record.cell.key),
         round_number=result.round_number,
@@ -161,7 +166,7 @@ def _round_row(record: CellRecord, result: RoundResult, training: float) -> Roun
         updates=result.updates,
         wall_s=wall,
         training_s=training,
-        http_s=max(0.0, wall - training - settlement - evaluation),
+        http_s=max(0.0, wall - training - settlement - inside),
         settlement_s=settlement,
         evaluation_s=evaluation,
     )
@@ -182,22 +187,11 @@ def _cost(spec: TaskSpec, clients: Sequence[ClientSummary], result: RoundResult)
     """The server's cost of a round with the declared budgets; None if the round pays no client."""
     sizes = {client.ordinal: client.size or 1 for client in clients}
     counted = [part for part in result.clients or () if part.accepted and part.rho > 0]
-    if not counted:
-        return None
-    mechanism = spec.privacy.mechanism.build()
-    budgets = [part.rho for part in counted]
-    scales = [mechanism.noise_scale(size=sizes[part.ordinal]) for part in counted]
-    weights = aggregation_weights(
-        weighting=spec.aggregation.weighting,
-        budgets=budgets,
-        sizes=[sizes[part.ordinal] for part in counted],
-        noise_scales=scales,
-    )
-    return round_cost(
-        cost_model=spec.cost_model(),
+    return spec.declared_cost(
         round_number=result.round_number,
         reward=from_micro(result.reward_micro),
-        noise_variance=noise_variance(weights=weights, budgets=budgets, noise_scales=scales),
+        budgets=[part.rho for part in counted],
+        sizes=[sizes[part.ordinal] for part in counted],
     )
 
 

@@ -16,7 +16,7 @@ from ..methods import CustomMethodError, UnknownMethod
 from ..results.folder import NotOurFolder
 from ..results.tables import DamagedResults
 from ..settings import SETTINGS, SettingsError, Setup, read_settings, setup
-from .process import AuditFailed, ProcessEnded
+from ..testbed.process import AuditFailed, ProcessEnded
 
 Dataset = Annotated[str, typer.Option(help="digits, mnist, emnist, cifar10, or a data set of your settings file")]
 Partitions = Annotated[
@@ -53,6 +53,14 @@ KeepWork = Annotated[
     bool, typer.Option("--keep-work", help="keep the state of the coordinator and the logs in OUT/work")
 ]
 
+Tensorboard = Annotated[
+    Path | None, typer.Option(help="also write every round of every cell to this folder for TensorBoard")
+]
+Mlflow = Annotated[
+    str | None,
+    typer.Option(metavar="URI", help="also write every round of every cell to MLflow, like http://host:5000"),
+]
+
 
 class CellsFailed(Exception):
     """At least one cell failed. The results of the others are written."""
@@ -77,6 +85,8 @@ class Request:
     data_dir: Path | None
     reproducible: bool
     keep_work: bool
+    tensorboard: Path | None = None
+    mlflow: str | None = None
 
 
 def request(
@@ -92,6 +102,8 @@ def request(
     settings: SettingsFile = SETTINGS,
     reproducible: Reproducible = False,
     keep_work: KeepWork = False,
+    tensorboard: Tensorboard = None,
+    mlflow: Mlflow = None,
 ) -> Request:
     """Check the shared options and fill in the defaults."""
     found = setup(read_settings(settings), dataset=dataset, scale=scale, variant=variant, partitions=names(partition))
@@ -104,6 +116,8 @@ def request(
         data_dir=data_dir,
         reproducible=reproducible,
         keep_work=keep_work,
+        tensorboard=tensorboard,
+        mlflow=mlflow,
     )
 
 

@@ -9,11 +9,11 @@ from ..methods import QI_DPFL, Method
 from ..results.calibration import Calibration
 from ..results.cells import Cell, CellFiles, CellResult, failure_of
 from ..results.tables import TuningRow
+from ..testbed.services import LocalServices
 from .calibration import fit_calibration
 from .execute import failed, run_cell
 from .grid import GridBuilder, MissingPrerequisite
 from .progress import RunProgress
-from .testbed import Testbed
 
 Leaders = dict[tuple[str, int], CellResult]
 
@@ -25,7 +25,7 @@ class Runner:
     files: CellFiles
     jobs: int
     progress: RunProgress
-    testbed: Testbed
+    testbed: LocalServices
     # The names of the cells that failed.
     failures: list[str] = field(default_factory=list)
 

@@ -12,11 +12,11 @@ from qidpfl_shared.protocol.task_spec import TaskSpec, WorkloadSpec
 from qidpfl_shared.workloads.loading import load_workload
 
 from ..results.folder import Config, ResultsFolder, opened, versions
+from ..testbed.services import LocalServices, Placement
 from .grid import GridBuilder
 from .options import Request
 from .progress import RunProgress
 from .runner import Runner
-from .testbed import Placement, Testbed
 
 
 @contextmanager
@@ -50,7 +50,14 @@ def running(
             versions=[versions()],
         )
         folder = stack.enter_context(opened(asked.out, config))
-        placement = Placement(work=folder.work, data_dir=asked.data_dir, device=asked.device, rules=rules)
+        placement = Placement(
+            work=folder.work,
+            data_dir=asked.data_dir,
+            device=asked.device,
+            rules=rules,
+            tensorboard=asked.tensorboard,
+            mlflow=asked.mlflow,
+        )
         with _started(placement, folder) as testbed:
             runner = Runner(files=folder.cells, jobs=asked.jobs, progress=progress, testbed=testbed)
             yield folder, runner, grid
@@ -64,11 +71,11 @@ def running(
 
 
 @contextmanager
-def _started(placement: Placement, folder: ResultsFolder) -> Iterator[Testbed]:
+def _started(placement: Placement, folder: ResultsFolder) -> Iterator[LocalServices]:
     """Start a testbed. If it does not start, remove a results folder that is new."""
     with ExitStack() as stack:
         try:
-            testbed = stack.enter_context(Testbed(placement))
+            testbed = stack.enter_context(LocalServices(placement))
         except BaseException:
             folder.undo()
             raise

@@ -1,7 +1,7 @@
 """`create_app` builds the application from its parts. Importing this module creates nothing."""
 
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
@@ -13,6 +13,7 @@ from ..clock import Clock
 from ..ops.tokens import Secrets
 from ..plugins.rules import NO_RULES, RuleRegistry
 from ..service.notifications import ChangeNotifier
+from ..service.rounds.settlement_timer import Timing
 from ..service.scheduler import Scheduler
 from ..settings import Settings
 from ..store.store import Store
@@ -27,6 +28,7 @@ from .metrics import Metrics
 from .openapi import DocumentedApp, operation_id
 from .rates import CallerRates
 from .routes import clients, controls, dashboard, models, operations, overview, rounds, tasks, tokens
+from .traces.spans import TracedFastPath, telemetry, trace_settlement
 
 
 def create_app(
@@ -51,7 +53,7 @@ def create_app(
         gc.freeze()
         notifier.listen()
         notifier.on_change(scheduler.wake)
-        scheduler.on_settlement(metrics.observe_settlement)
+        scheduler.on_settlement(_observed(metrics) if settings.traces else metrics.observe_settlement)
         notifier.on_foreign_change(app.state.callers.clear)
         async with anyio.create_task_group() as group:
             group.start_soon(notifier.run)
@@ -75,6 +77,7 @@ def create_app(
         generate_unique_id_function=operation_id,
         # A redirect would go to the host that the caller names in its headers.
         redirect_slashes=False,
+        telemetry=telemetry(traces=settings.traces),
     )
     app.state.callers = CallerCache()
     app.state.context = Context(
@@ -94,9 +97,10 @@ def create_app(
         app.include_router(part.router)
     if docs:
         app.include_router(pages.router)
+    fast_path = TracedFastPath if settings.traces else FastPath
     app.put_behind(
         lambda inner: RequestLimits(
-            FastPath(inner, app, app.state.context, app.state.callers),
+            fast_path(inner, app, app.state.context, app.state.callers),
             metrics=metrics,
             secrets=secrets,
             callers=app.state.callers,
@@ -106,3 +110,13 @@ def create_app(
         )
     )
     return app
+
+
+def _observed(metrics: Metrics) -> Callable[[Timing], None]:
+    """Counts a settlement, and makes a span of it."""
+
+    def observe(timing: Timing) -> None:
+        metrics.observe_settlement(timing)
+        trace_settlement(timing)
+
+    return observe

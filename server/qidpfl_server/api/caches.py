@@ -85,24 +85,30 @@ def etag_matches(if_none_match: str, etag: str) -> bool:
 
 
 class SettledRoundCache:
-    """Results of the latest settled rounds, with the parts of all clients. A settled round never changes."""
+    """Results of the latest settled rounds, with the parts of all clients.
+
+    A settled round never changes, except that it may still get its scores. Such a result is kept too, because all
+    clients ask for it with the next announcement; a request that wants the scores must not use it.
+    """
 
     def __init__(self, size: int = _SETTLED_ROUNDS) -> None:
         self._size = size
-        self._results: OrderedDict[tuple[str, int], RoundResult] = OrderedDict()
+        # Each result, and whether it has yet to get its scores.
+        self._results: OrderedDict[tuple[str, int], tuple[RoundResult, bool]] = OrderedDict()
 
-    def get(self, task_id: str, round_number: int) -> RoundResult | None:
-        """The cached result, if there is one."""
-        return self._results.get((task_id, round_number))
+    def get(self, task_id: str, round_number: int, *, with_scores: bool = True) -> RoundResult | None:
+        """The cached result, if there is one; without `with_scores` also one that has yet to get its scores."""
+        result, awaits_evaluation = self._results.get((task_id, round_number), (None, False))
+        return None if awaits_evaluation and with_scores else result
 
     def drop(self, task_id: str) -> None:
         """Forget the rounds of a task that was deleted."""
         for key in [key for key in self._results if key[0] == task_id]:
             del self._results[key]
 
-    def add(self, task_id: str, result: RoundResult) -> None:
-        """Cache a result unless it may still change. A full cache drops its oldest entry."""
+    def add(self, task_id: str, result: RoundResult, *, awaits_evaluation: bool = False) -> None:
+        """Cache a result unless its round may still change. A full cache drops its oldest entry."""
         if result.state is RoundState.SETTLED:
-            self._results[task_id, result.round_number] = result
+            self._results[task_id, result.round_number] = result, awaits_evaluation
             if len(self._results) > self._size:
                 self._results.popitem(last=False)

@@ -14,11 +14,10 @@ from ..ops.tokens import Secrets
 from ..plugins.rules import RuleRegistry
 from ..service.credentials import Credential, find_credential
 from ..service.figures import task_figures
-from ..service.lifecycle import get_task
 from ..service.notifications import ChangeNotifier
 from ..service.rounds.submissions import Delivery, find_receipts
 from ..service.scheduler import Scheduler
-from ..service.views import round_result
+from ..service.views import result_of_round
 from ..settings import Settings
 from ..store.store import RoundKey, Store
 from ..store.transaction import Transaction
@@ -114,10 +113,10 @@ class Context:
 
     async def _read_result(self, round_key: RoundKey, waiting: Sequence[None]) -> list[RoundResult | Exception]:
         task_id, number = round_key
-        result = self.settled_rounds.get(task_id, number)
-        if result is None:
-            result = await self.read(lambda tx: round_result(tx, get_task(tx, task_id), number))
-            self.settled_rounds.add(task_id, result)
+        if (known := self.settled_rounds.get(task_id, number)) is not None:
+            return [known] * len(waiting)
+        result, awaits_evaluation = await self.read(lambda tx: result_of_round(tx, task_id, number))
+        self.settled_rounds.add(task_id, result, awaits_evaluation=awaits_evaluation)
         return [result] * len(waiting)
 
 

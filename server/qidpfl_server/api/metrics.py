@@ -49,8 +49,9 @@ class Metrics:
         counter.inc()
 
     def observe_settlement(self, timing: Timing) -> None:
-        """Record the times of a round that this process settled."""
-        self.settlement.observe(timing.settlement_s)
+        """Record the times of a round that this process has settled, or evaluated after its settlement."""
+        if timing.settlement_s is not None:
+            self.settlement.observe(timing.settlement_s)
         if timing.evaluation_s is not None:
             self.evaluation.observe(timing.evaluation_s)
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 from starlette.types import Scope
 
+from qidpfl_shared.web import PAGE_POLICY
+
 Header = tuple[bytes, bytes]
 
 _ALWAYS: tuple[Header, ...] = (
@@ -19,13 +21,8 @@ _DOCS: Header = (
     b"content-security-policy",
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " + _CLOSED,
 )
-# The dashboard loads everything from this server and has neither inline scripts nor inline styles.
 _DASHBOARD_PATH = "/dashboard"
-_DASHBOARD: Header = (
-    b"content-security-policy",
-    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
-    b" frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-)
+_DASHBOARD: Header = (b"content-security-policy", PAGE_POLICY.encode())
 # Answers hold tokens or data of one caller. A model never changes: a caller may keep it, and asks with its ETag.
 _NO_STORE: Header = (b"cache-control", b"no-store")
 _KEEP: Header = (b"cache-control", b"private, no-cache")

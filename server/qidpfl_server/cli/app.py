@@ -11,7 +11,10 @@ from urllib.parse import quote
 import typer
 from rich.console import Console
 
+from qidpfl_shared.command_line import show_version
+from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.durable_files import fsync_dir
+from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
 from qidpfl_shared.protocol.signatures import ChainPosition
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
@@ -27,23 +30,43 @@ from ..ops.tables import TableFormat
 from ..ops.tokens import create_private
 from ..plugins.rules import load_rules
 from ..plugins.workloads import find_workload
-from ..service.tasks import task_spec
 from ..settings import Settings
 from ..store.store import Store
+from .display.guidance import Guidance
+from .doctor import doctor_command
 from .keys import keys_app
 from .options import Rules, Where, guarded, located
 from .serve import ensure_task, serve
+from .task_files import checked_models, held_out_files, note_unused_files
+from .task_options import Clients, Rounds, Wanted, workload_of
 from .tasks import Overrides, TaskName, parsed_overrides, task_named, tasks_app, valid_name
 from .tls import ClientCertificates, check_tls
 from .tokens import tokens_app
+from .tracking import ExportTarget, Mlflow, Tensorboard, To, Traces, export_to_tracker
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help="The QI-DPFL coordinator.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The QI-DPFL coordinator.")
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(tokens_app, name="tokens")
 app.add_typer(keys_app, name="keys")
+app.command("doctor")(doctor_command)
 console = Console()
 
 Preset = Annotated[str | None, typer.Option(help="create a task of this preset if it does not exist, e.g. digits")]
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=show_version("qidpfl-server", PROTOCOL_VERSION),
+            help="print the version",
+        ),
+    ] = False,
+) -> None:
+    """The QI-DPFL coordinator."""
 
 
 @app.command("serve")
@@ -76,10 +99,20 @@ def serve_command(
     ] = None,
     preset: Preset = None,
     task: Annotated[str | None, typer.Option(help="the name of that task  [default: the preset's]")] = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
     overrides: Overrides = "{}",
     workload: Annotated[
         list[str] | None,
         typer.Option(help="module:Class or file.py:Class of a custom workload to evaluate with; repeatable"),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="file.py:Class of an own model of the owners, to evaluate with; repeatable"),
+    ] = None,
+    held_out: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=FILE: evaluate tasks of own data of this name on a file of yours; repeatable"),
     ] = None,
     rules: Rules = None,
     data_dir: Annotated[
@@ -98,6 +131,9 @@ def serve_command(
         Path | None,
         typer.Option(help="export every task to a folder in this one when it ends  [env: QIDPFL_RESULTS_DIR]"),
     ] = None,
+    tensorboard: Tensorboard = None,
+    mlflow: Mlflow = None,
+    traces: Traces = None,
     exit_when_finished: Annotated[
         bool, typer.Option("--exit-when-finished", help="stop a few seconds after all tasks have ended")
     ] = False,
@@ -122,38 +158,56 @@ def serve_command(
         data_dir=data_dir,
         code_dir=code_dir,
         results_dir=results_dir,
+        tensorboard=tensorboard,
+        mlflow=mlflow,
+        traces=traces,
     )
     # A script may fill the option from an empty variable.
     overrides = overrides or "{}"
-    if preset is None and (task is not None or overrides != "{}"):
-        raise CoordinatorError("--task and --overrides need a --preset")
+    if preset is None and (task is not None or overrides != "{}" or clients is not None or rounds is not None):
+        raise CoordinatorError("--task, --clients, --rounds and --overrides need a --preset")
     check_tls(settings)
     registry = load_rules(rules or [])
-    spec = None if preset is None else task_spec(preset, parsed_overrides(overrides), registry)
-    name = valid_name(task or preset or "task")
     custom_workloads = workload or []
     for own in custom_workloads:
         find_workload(own, settings.data_dir)
+    name = valid_name(task or preset or "task")
+    wanted = None
+    if preset is not None:
+        changes, own_workload = parsed_overrides(overrides), workload_of(preset, custom_workloads)
+        asked = Wanted(preset=preset, overrides=changes, clients=clients, rounds=rounds, workload=own_workload)
+        wanted = asked.task(registry, settings.data_dir)
+    models, files = checked_models(model or []), held_out_files(held_out or [])
     logs.configure(settings.log_format)
     with opened_store(settings, create=True) as store:
+        note_unused_files(store, files)
 
-        def prepare() -> None:
-            if preset is not None and spec is not None:
-                _ensure(settings, store, name, preset, spec, shared_code=shared_code)
+        def prepare() -> Guidance | None:
+            if preset is None or wanted is None:
+                return None
+            return _ensure(settings, store, name, asked, wanted, shared_code=shared_code)
 
         serve(
             settings,
             store,
             prepare=prepare,
             custom_workloads=custom_workloads,
+            models=models,
+            held_out=files,
             rules=registry,
             exit_when_finished=exit_when_finished,
         )
 
 
 def _ensure(
-    settings: Settings, store: Store, name: str, preset: str, spec: TaskSpec, *, shared_code: bool = False
-) -> None:
+    settings: Settings,
+    store: Store,
+    name: str,
+    asked: Wanted,
+    wanted: tuple[TaskSpec, Parameters | None],
+    *,
+    shared_code: bool = False,
+) -> Guidance:
     # A name may contain slashes.
     path = settings.code_folder / f"{quote(name, safe=':')}.code"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,8 +216,9 @@ def _ensure(
     made = ensure_task(
         store,
         name=name,
-        preset_name=preset,
-        spec=spec,
+        preset_name=asked.preset,
+        spec=wanted[0],
+        start=wanted[1],
         write_down=partial(create_private, aside),
         shared_code=shared_code,
     )
@@ -173,6 +228,14 @@ def _ensure(
         kind = "enrolment code" if shared_code else "single-use enrolment codes"
         shown = path.read_text().strip() if sys.stderr.isatty() and shared_code else f"written to {path}"
         print(f"task {name}: {kind} {shown}", file=sys.stderr)
+    return Guidance(
+        task=store.read(lambda tx: task_named(tx, name)),
+        asked=wanted[0],
+        code_file=path,
+        created=made,
+        workload=asked.workload,
+        begin_anew=settings.begin_anew,
+    )
 
 
 @app.command("audit")
@@ -216,7 +279,10 @@ def audit_command(
 def export_command(
     where: Where,
     task: TaskName,
-    out: Annotated[Path, typer.Option(help="folder to write to; must be new or empty")],
+    out: Annotated[
+        str, typer.Option(help="folder to write to; must be new or empty. With --to mlflow: its tracking URI")
+    ],
+    to: To = ExportTarget.FILES,
     table_format: Annotated[TableFormat, typer.Option("--format", help="format of the tables")] = TableFormat.CSV,
     version: Annotated[int | None, typer.Option(help="version of the model  [default: the newest]", min=0)] = None,
     force: Annotated[bool, typer.Option("--force", help="write into a folder that is not empty")] = False,
@@ -226,13 +292,20 @@ def export_command(
     Rounds, clients, budgets, payments and ledgers are written as tables, the task and its spec as JSON, the model as
     safetensors. The store may be live; the files show one moment. Budgets of a round that is still open are left out.
     Money is in micro-units.
+
+    With --to tensorboard or mlflow it writes rewards, budgets, payments, epsilon, accuracy and loss of the settled
+    rounds instead. A repeat writes only what is missing there.
     """
-    if not force and out.is_dir() and any(out.iterdir()):
+    if to is not ExportTarget.FILES:
+        export_to_tracker(where, task, to, out)
+        return
+    folder = Path(out)
+    if not force and folder.is_dir() and any(folder.iterdir()):
         raise CoordinatorError(f"{out} is not empty; --force writes into it and replaces files of the same names")
     with opened_store(where.settings()) as store:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
         export = read_export(store, task_id, version)
-    for path in write_export(export, out, table_format):
+    for path in write_export(export, folder, table_format):
         print(path)
     if (newest := export.task["chain"]) is not None:
         print(f"head {shown(ChainPosition(**newest))}")

@@ -1,10 +1,16 @@
-"""How many connections are open, in total and per address, and which one is closed when a new one needs its place."""
+"""How many connections are open, in total and per address, and which one is closed when a new one needs its place.
+
+Also what a connection has received of a request, and when it reads on.
+"""
 
 import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from ..api.rates import AttemptRate, network_of
 
@@ -169,3 +175,63 @@ class Connections:
         Setting up a connection costs as much as a request. A caller that makes one for every request gets few answers.
         """
         return 0.0 if self._new is None else min(self._new.take(network_of(host)), _LONGEST_DELAY_S)
+
+
+class RequestBytes:
+    """Counts the bytes of a request: those around its body, and what is left of a body of known length."""
+
+    def __init__(self) -> None:
+        self.in_header = True
+        self.body_left = 0
+        self._size = self.body = 0
+
+    @property
+    def framing(self) -> int:
+        """Bytes of header, chunks and trailers; a body in chunks of a few bytes is allowed its usual framing."""
+        return self._size - 16 * self.body
+
+    def add(self, count: int) -> None:
+        """Count bytes that are to be parsed."""
+        if self.body_left:
+            self.body_left -= count
+        else:
+            self._size += count
+
+    def end_header(self, body_length: int) -> None:
+        self.in_header = False
+        self.body_left = body_length
+
+    def add_body(self, count: int) -> None:
+        self.body += count
+
+
+class HeldFlow(FlowControl):
+    """Reads nothing while it is held. uvicorn alone would go on reading after every answer."""
+
+    def __init__(self, transport: Any) -> None:
+        super().__init__(transport)
+        self._held = False
+        self._was_paused = False
+
+    def pause_reading(self) -> None:
+        self._was_paused = True
+        super().pause_reading()
+
+    def take_pause(self) -> bool:
+        """Whether reading was paused at any time since the last call."""
+        was_paused, self._was_paused = self._was_paused, self.read_paused
+        return was_paused
+
+    def hold(self) -> None:
+        self._held = True
+        self.pause_reading()
+
+    def release(self) -> None:
+        """Read on if reading was held."""
+        if self._held:
+            self._held = False
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self._held:
+            super().resume_reading()

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from qidpfl_shared.protocol.errors import ErrorCode
@@ -17,7 +16,7 @@ from ..api.limits import CONNECTION, REQUEST_ID_HEADER, RESERVED, UPLOAD_PATHS
 from ..api.security_headers import refusal_headers
 from ..identifiers import new_request_id
 from ..logs import LimitedLog
-from .connections import Slot
+from .connections import HeldFlow, RequestBytes, Slot
 
 _HEADER_LIMIT = 64 * 1024
 _JSON_TIMEOUT_S = 10.0
@@ -28,6 +27,8 @@ _MAX_WAITING = 4
 _READ_BYTES = 48 * 1024
 _BODY_READ_BYTES = 256 * 1024
 _END_OF_HEADER = b"\r\n\r\n"
+# What decides where a request ends, and whether another one may follow.
+_FRAMING_HEADERS = (b"content-length", b"transfer-encoding", b"connection")
 # A connection of the reserved lane has this time for its header.
 _RESERVED_TIMEOUT_S = 2.0
 # How often the speed of a body is checked, and the shortest time for a client to read some of an answer.
@@ -55,19 +56,21 @@ class DeadlineProtocol(HttpToolsProtocol):
         self._deadline: TimerHandle | None = None
         self._write_deadline: TimerHandle | None = None
         self._rate_check: TimerHandle | None = None
-        self._request = _RequestBytes()
+        self._request = RequestBytes()
         self._unparsed, self._parsed = b"", 0
         # How much a transport may read at once.
         self.read_bytes = _READ_BYTES
-        self._reading: _HeldFlow
+        self._reading: HeldFlow
         self._running: Any = None
         self._refusal: ErrorCode | None = None
+        # Whether the parser takes the end of the header for the end of the request, and whether it reads it again.
+        self._wants_upgrade = self._rereading = False
         self._certificate: str | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._certificate = _fingerprint(transport)
-        self.flow = self._reading = _HeldFlow(transport)
+        self.flow = self._reading = HeldFlow(transport)
         self.slot.on_close(transport.abort)
         if self.slot.reserved:
             self.header_timeout_s = min(self.header_timeout_s, _RESERVED_TIMEOUT_S)
@@ -124,13 +127,41 @@ class DeadlineProtocol(HttpToolsProtocol):
 
     def _feed(self, piece: bytes) -> None:
         try:
+            self._parse_piece(piece)
+        except httptools.HttpParserError:
+            self._refuse(ErrorCode.MALFORMED_REQUEST)
+
+    def _parse_piece(self, piece: bytes) -> None:
+        try:
             self.parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:
+        except httptools.HttpParserUpgrade as wish:
             # HTTP lets a server ignore the wish for another protocol. CONNECT has no answer here.
             if self.scope["method"] == "CONNECT":
                 self._refuse(ErrorCode.MALFORMED_REQUEST)
-        except httptools.HttpParserError:
-            self._refuse(ErrorCode.MALFORMED_REQUEST)
+                return
+            self._ignore_upgrade()
+            if rest := piece[wish.args[0] :]:
+                self._parse_piece(rest)
+
+    def _ignore_upgrade(self) -> None:
+        """Go on with a parser that has read the same header without the wish.
+
+        A parser of httptools skips the body after such a wish, and would read it as the next request.
+        """
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        lines = [f"{self.scope['method']} / HTTP/{self.scope['http_version']}".encode()]
+        lines += [name + b": " + value for name, value in self.headers if name in _FRAMING_HEADERS]
+        self._wants_upgrade, self._rereading = False, True
+        self.parser.feed_data(b"\r\n".join(lines) + _END_OF_HEADER)
+
+    def on_message_begin(self) -> None:
+        if not self._rereading:
+            super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        if not self._rereading:
+            super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # uvicorn would add the trailers of a body to the headers, without a limit.
@@ -138,6 +169,10 @@ class DeadlineProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._rereading:
+            self._rereading = False
+            return
+        self._wants_upgrade = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         super().on_headers_complete()
         length = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         self._request.end_header(length)
@@ -161,7 +196,9 @@ class DeadlineProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._request = _RequestBytes()
+        if self._wants_upgrade:
+            return
+        self._request = RequestBytes()
         self._expect(None)
         self.slot.set_idle(False)
         self.read_bytes = _READ_BYTES
@@ -297,66 +334,6 @@ def _fingerprint(transport: Any) -> str | None:
     connection = transport.get_extra_info("ssl_object")
     certificate = None if connection is None else connection.getpeercert(binary_form=True)
     return None if certificate is None else hashlib.sha256(certificate).hexdigest()
-
-
-class _RequestBytes:
-    """Counts the bytes of a request: those around its body, and what is left of a body of known length."""
-
-    def __init__(self) -> None:
-        self.in_header = True
-        self.body_left = 0
-        self._size = self.body = 0
-
-    @property
-    def framing(self) -> int:
-        """Bytes of header, chunks and trailers; a body in chunks of a few bytes is allowed its usual framing."""
-        return self._size - 16 * self.body
-
-    def add(self, count: int) -> None:
-        """Count bytes that are to be parsed."""
-        if self.body_left:
-            self.body_left -= count
-        else:
-            self._size += count
-
-    def end_header(self, body_length: int) -> None:
-        self.in_header = False
-        self.body_left = body_length
-
-    def add_body(self, count: int) -> None:
-        self.body += count
-
-
-class _HeldFlow(FlowControl):
-    """Reads nothing while it is held. uvicorn alone would go on reading after every answer."""
-
-    def __init__(self, transport: Any) -> None:
-        super().__init__(transport)
-        self._held = False
-        self._was_paused = False
-
-    def pause_reading(self) -> None:
-        self._was_paused = True
-        super().pause_reading()
-
-    def take_pause(self) -> bool:
-        """Whether reading was paused at any time since the last call."""
-        was_paused, self._was_paused = self._was_paused, self.read_paused
-        return was_paused
-
-    def hold(self) -> None:
-        self._held = True
-        self.pause_reading()
-
-    def release(self) -> None:
-        """Read on if reading was held."""
-        if self._held:
-            self._held = False
-            self.resume_reading()
-
-    def resume_reading(self) -> None:
-        if not self._held:
-            super().resume_reading()
 
 
 def refusal(

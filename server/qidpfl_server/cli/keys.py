@@ -9,6 +9,7 @@ from qidpfl_shared.protocol.signatures import PublicKeyInfo
 from ..ops.open_store import opened_store
 from ..ops.signing import rotate_key
 from ..store.database import exclusive
+from .display.task_lists import AsJson, print_json
 from .options import Where, guarded, located
 
 keys_app = typer.Typer(
@@ -19,11 +20,15 @@ keys_app = typer.Typer(
 @keys_app.command("list")
 @guarded
 @located
-def list_command(where: Where) -> None:
+def list_command(where: Where, as_json: AsJson = False) -> None:
     """List the public keys, oldest first: id, key, date and who endorsed it. The last one signs."""
     with opened_store(where.settings()) as store:
-        for key in store.read(lambda tx: tx.keys.all()).keys:
-            _print(key)
+        known = store.read(lambda tx: tx.keys.all()).keys
+    if as_json:
+        print_json([key.model_dump(mode="json") for key in known])
+        return
+    for key in known:
+        _print(key)
 
 
 @keys_app.command("rotate")

@@ -5,28 +5,33 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Column, Table
+from rich.text import Text
 
 from qidpfl_shared.core.money import MICRO
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState
 
+from ..clock import SystemClock
 from ..domain import Round, Task
 from ..errors import CoordinatorError
+from ..service.progress.waiting import Waiting, waiting_for
 from ..store.store import Store
 from ..store.transaction import Transaction
 
 _EVERY_S = 1.0
 # The table must fit on a screen, so it shows only the last of the tasks that have ended.
 _MOST_ENDED = 5
+_LEAST_NAME = 4
 _NUMBERS = ("round", "reward", "updates", "accuracy", "paid", "clients")
+_COLUMNS = ("task", "state", *_NUMBERS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskProgress:
-    """The newest round of a task, and the accuracy of its newest model."""
+    """The newest round of a task, and the accuracy of its newest evaluated model."""
 
     task: Task
     round_: Round | None
@@ -35,6 +40,7 @@ class TaskProgress:
     accuracy: float | None
     paid_micro: int
     clients: int
+    waiting: Waiting | None = None
 
     def cells(self) -> tuple[str, ...]:
         """One text for each column."""
@@ -70,18 +76,30 @@ async def show_progress(store: Store) -> None:
         while True:
             # The log already reports a store that cannot be reached; the last table stays.
             with suppress(CoordinatorError):
-                live.update(table(await asyncio.to_thread(store.read, progress)))
+                read = await asyncio.to_thread(store.read, progress)
+                live.update(table(read, width=live.console.width))
             await asyncio.sleep(_EVERY_S)
 
 
-def table(tasks: list[TaskProgress]) -> Table:
-    """The tasks as a table for a terminal of 80 columns."""
+def table(tasks: list[TaskProgress], *, width: int = 80) -> Group:
+    """The tasks as a table for a terminal of 80 columns, and below it one line for what each task waits for."""
+    rows = [task.cells() for task in tasks]
+    widths = [max(map(len, cells)) for cells in zip(_COLUMNS, *rows, strict=True)]
     drawn = Table(
-        "task", Column("state", no_wrap=True), *(Column(name, justify="right") for name in _NUMBERS), box=None
+        # Only the name may be cut: digits and headers stay whole.
+        Column("task", no_wrap=True, overflow="ellipsis", max_width=max(_LEAST_NAME, width - sum(widths[1:]) - 8)),
+        Column("state", no_wrap=True, min_width=widths[1]),
+        *(
+            Column(name, justify="right", no_wrap=True, min_width=size)
+            for name, size in zip(_NUMBERS, widths[2:], strict=True)
+        ),
+        box=None,
+        padding=(0, 1, 0, 0),
     )
-    for task in tasks:
-        drawn.add_row(*task.cells())
-    return drawn
+    for row in rows:
+        drawn.add_row(*row)
+    waiting = [f"{task.task.name}: {task.waiting.in_words()}" for task in tasks if task.waiting is not None]
+    return Group(drawn, *map(Text, waiting))
 
 
 def progress(tx: Transaction) -> list[TaskProgress]:
@@ -103,7 +121,8 @@ def _progress(tx: Transaction, task: Task) -> TaskProgress:
         round_=round_,
         invited=sum(invitation.standing is Standing.INVITED for invitation in invitations),
         delivered=tx.rounds.update_count(task.task_id, number),
-        accuracy=settled[-1].accuracy if settled else None,
+        accuracy=next((known.accuracy for known in reversed(settled) if not known.awaits_evaluation), None),
         paid_micro=tx.payments.total_micro(task.task_id),
         clients=tx.clients.count(task.task_id),
+        waiting=waiting_for(tx, task, SystemClock().now()),
     )

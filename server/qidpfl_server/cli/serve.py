@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 import ctypes
 import importlib
-import logging
 import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -17,9 +16,11 @@ import structlog
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
+from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.task_spec import TaskSpec
+from qidpfl_shared.tracing import TracingUnavailable, start_tracing
 
 from ..api.app import create_app
 from ..clock import SystemClock
@@ -37,7 +38,11 @@ from ..settings import Settings
 from ..store.database import exclusive
 from ..store.store import Store
 from ..store.transaction import Transaction
+from ..tracking.open_trackers import tracked
 from .connections import ConnectionLimits, Connections, limits_within, raise_file_limit
+from .display.guidance import Guidance, differences
+from .display.ports import cannot_listen, open_without_tls
+from .display.waiting_log import log_waiting
 from .http_protocol import DeadlineProtocol, protocol_with
 from .listener import Listener, bound_sockets
 from .progress import is_shown, show_progress
@@ -55,6 +60,7 @@ def ensure_task(
     name: str,
     preset_name: str,
     spec: TaskSpec,
+    start: Parameters | None = None,
     write_down: Callable[[str], object],
     shared_code: bool = False,
 ) -> bool:
@@ -64,10 +70,10 @@ def ensure_task(
     """
     if (known := store.read(lambda tx: tx.tasks.by_name(name))) is not None:
         # A task of an earlier release does not name its version of the protocol.
-        if known.spec.current.digest != spec.digest:
-            _log.warning("task_differs", task=name, reason="the task of this name keeps its own spec")
+        if changed := differences(known.spec.current, spec):
+            _log.warning("task_differs", task=name, reason="the task of this name keeps its own spec", changed=changed)
         return False
-    model = save_initial_model(store.blobs, spec)
+    model = save_initial_model(store.blobs, spec, start)
     now, task_id = SystemClock().now(), new_id()
     single_use_codes = 0 if shared_code else None
     codes = new_codes(task_id, spec, single_use_codes)
@@ -98,30 +104,53 @@ def serve(
     settings: Settings,
     store: Store,
     *,
-    prepare: Callable[[], None] = lambda: None,
+    prepare: Callable[[], Guidance | None] = lambda: None,
     custom_workloads: Sequence[str] = (),
+    models: Sequence[str] = (),
+    held_out: Mapping[str, Path] | None = None,
     rules: RuleRegistry = NO_RULES,
     exit_when_finished: bool = False,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until all tasks have ended. `prepare` runs once the store is locked."""
     _limit_malloc_arenas()
-    evaluators = Evaluators(data_dir=settings.data_dir, custom=custom_workloads)
-    with exclusive(store.engine), _auto_export(settings, store):
+    if settings.traces:
+        _start_tracing()
+    evaluators = Evaluators(data_dir=settings.data_dir, custom=custom_workloads, models=models, held_out=held_out)
+    with exclusive(store.engine), _auto_export(settings, store), tracked(settings, store):
         store.read(lambda tx: require_living_tasks(tx, rules))
         secrets = load_secrets(settings.state_dir)
         _show_secrets(secrets)
         if store.key is not None:
             _log.info("signing_key", key_id=store.key.key_id, public_key=store.key.public_key)
-        prepare()
+        if (warning := open_without_tls(settings)) is not None:
+            _log.warning("open_without_tls", reason=warning)
+        guidance = prepare()
         _prepare_evaluation(store, evaluators)
         try:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                runner.run(_serve(settings, store, secrets, evaluators, rules, exit_when_finished=exit_when_finished))
+                runner.run(
+                    _serve(
+                        settings,
+                        store,
+                        secrets,
+                        evaluators,
+                        rules,
+                        guidance,
+                        exit_when_finished=exit_when_finished,
+                    )
+                )
         except SystemExit as error:
             # uvicorn has logged the reason.
-            raise CoordinatorError(f"cannot listen on {settings.host}:{settings.port}") from error
+            raise CoordinatorError(f"cannot start on {settings.host}:{settings.port}") from error
     if exit_when_finished:
         store.read(_require_good_ends)
+
+
+def _start_tracing() -> None:
+    try:
+        start_tracing("qidpfl-server")
+    except TracingUnavailable as error:
+        raise CoordinatorError(str(error)) from None
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -139,12 +168,19 @@ async def _serve(
     secrets: Secrets,
     evaluators: Evaluators,
     rules: RuleRegistry,
+    guidance: Guidance | None,
     *,
     exit_when_finished: bool,
 ) -> None:
     clock = SystemClock()
     notifier = ChangeNotifier(store)
-    scheduler = Scheduler(store, clock, lambda task: evaluators.of(task.spec), rules)
+    scheduler = Scheduler(
+        store,
+        clock,
+        lambda task: evaluators.of(task.spec),
+        rules,
+        defer_from_s=settings.deferred_evaluation_s,
+    )
     app = create_app(
         settings=settings,
         store=store,
@@ -176,9 +212,12 @@ async def _serve(
         **client_certificates(settings),
     )
     server = _Server(config, notifier, _connection_limits(settings), settings.state_dir)
+    if guidance is not None:
+        server.say = lambda url: _show_guidance(guidance, url, store)
     reload_on_hangup(settings, secrets, config, server.use_tls)
     beside = [asyncio.create_task(_stop_when_finished(server, store))] if exit_when_finished else []
-    beside += [asyncio.create_task(show_progress(store))] if is_shown(settings.log_format) else []
+    shown = is_shown(settings.log_format)
+    beside.append(asyncio.create_task(show_progress(store) if shown else log_waiting(store)))
     await server.serve()
     for watcher in beside:
         watcher.cancel()
@@ -196,6 +235,8 @@ class _Server(uvicorn.Server):
         self._notifier = notifier
         self._limits = limits
         self._listener: Listener | None = None
+        # Called with the address, once it is known.
+        self.say: Callable[[str], None] = lambda url: None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As in uvicorn, with a listener instead of a server of asyncio."""
@@ -205,9 +246,8 @@ class _Server(uvicorn.Server):
         try:
             sockets = await bound_sockets(self.config.host, self.config.port)
         except OSError as error:
-            logging.getLogger("uvicorn.error").error(str(error))
             await self.lifespan.shutdown()
-            sys.exit(STARTUP_FAILURE)
+            raise CoordinatorError(cannot_listen(self.config.host, self.config.port, error)) from error
         self._listener = listener = Listener(
             sockets,
             Connections(self._limits),
@@ -221,7 +261,9 @@ class _Server(uvicorn.Server):
         scheme = "https" if self.config.ssl_certfile else "http"
         port = sockets[0].getsockname()[1]
         _log.info("listening", url=f"{scheme}://{self.config.host}:{port}")
-        _show_dashboard(f"{scheme}://{_reachable(self.config.host)}:{port}/dashboard", self._state_dir)
+        address = f"{scheme}://{_reachable(self.config.host)}:{port}"
+        _show_dashboard(f"{address}/dashboard", self._state_dir)
+        self.say(address)
         # The first round needs scipy. Imported a little later, it delays neither the first requests nor that round.
         warm_up = threading.Timer(_WARM_UP_AFTER_S, _import_scipy)
         warm_up.daemon = True
@@ -320,6 +362,16 @@ def _show_dashboard(url: str, state_dir: Path) -> None:
         print(f"dashboard: {url}#token={path.read_text().strip()}", file=sys.stderr)
     else:
         _log.info("dashboard", url=url, token_file=str(path))
+
+
+def _show_guidance(guidance: Guidance, url: str, store: Store) -> None:
+    """Print what to do next to a terminal; elsewhere log it."""
+    lines = guidance.lines(url, store)
+    if sys.stderr.isatty():
+        print("\n".join(lines), file=sys.stderr)
+    else:
+        for line in lines:
+            _log.info("guidance", said=line.strip())
 
 
 def _reachable(host: str) -> str:

@@ -7,13 +7,10 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import TypeAdapter, ValidationError
-from rich.console import Console
-from rich.table import Table
 
-from qidpfl_shared.core.money import MICRO
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.fields import Name
-from qidpfl_shared.protocol.messages import TaskSummary
+from qidpfl_shared.protocol.messages import TaskSummary, TaskView
 from qidpfl_shared.protocol.operators import CreateCodes
 
 from ..clock import SystemClock
@@ -22,15 +19,19 @@ from ..errors import CoordinatorError
 from ..ops.model_files import read_model_file
 from ..ops.open_store import opened_store
 from ..plugins.rules import load_rules
-from ..plugins.workloads import describe_workload
 from ..service.controls import create_codes, enrolment_codes, pause_task, revoke_code
 from ..service.deletion import delete_task
 from ..service.evaluation import Evaluators
+from ..service.progress.results import TaskResults, task_results
+from ..service.progress.waiting import Waiting, waiting_for
 from ..service.selection import open_window
-from ..service.tasks import create_task, resume_task, save_initial_model, start_task, stop_task, task_spec
+from ..service.tasks import create_task, resume_task, save_initial_model, start_task, stop_task
 from ..service.views import task_summary, task_view
 from ..store.transaction import Transaction
+from .display.task_lists import AsJson, print_json, print_task, print_tasks
 from .options import Rules, Where, guarded, located
+from .task_files import init_command, planned_from_file, say_how_to_serve
+from .task_options import Clients, Rounds, Wanted
 
 tasks_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Create, list, show, start, pause, resume, stop and delete tasks."
@@ -49,7 +50,14 @@ Overrides = Annotated[
 def create_command(
     where: Where,
     name: Annotated[str, typer.Argument(help="the name of the new task")],
-    preset: Annotated[str, typer.Option(help="the preset to start from, e.g. digits")],
+    preset: Annotated[
+        str | None, typer.Option(help="the preset to start from: e.g. digits, or own for a workload of your own")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="instead of a preset: a task file for own data, which `tasks init` writes")
+    ] = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
     overrides: Overrides = "{}",
     workload: Annotated[
         str | None,
@@ -59,7 +67,14 @@ def create_command(
     ] = None,
     rules: Rules = None,
     model: Annotated[
-        Path | None, typer.Option(help="the model to start from, FILE.safetensors or FILE.f32  [default: a new one]")
+        str | None,
+        typer.Option(
+            help="the model to start from, FILE.safetensors or FILE.f32  [default: a new one];"
+            " with --file also the owners' own model, FILE.py:Class"
+        ),
+    ] = None,
+    held_out: Annotated[
+        Path | None, typer.Option(help="with --file: check this file for `serve --held-out`; it is not stored")
     ] = None,
     single_use_codes: Annotated[
         int | None,
@@ -74,15 +89,26 @@ def create_command(
 
     Prints its id, then its enrolment codes. The codes cannot be shown again later.
     """
+    if (preset is None) == (file is None):
+        raise CoordinatorError("give exactly one of --preset and --file")
     settings = where.settings()
     registry = load_rules(rules or [])
-    own = None if workload is None else describe_workload(workload, settings.data_dir)
-    changes = parsed_overrides(overrides)
-    spec = task_spec(preset, changes if own is None else own.overrides(changes), registry)
     name = valid_name(name)
-    parameters = own.start(spec) if own is not None else None
-    if model is not None:
-        parameters = read_model_file(model, spec)
+    if file is not None:
+        if workload is not None or overrides != "{}" or clients is not None or rounds is not None:
+            raise CoordinatorError(
+                "a task file says everything itself: leave --workload, --overrides, --clients and --rounds out"
+            )
+        spec, parameters = planned_from_file(file, model, held_out, registry)
+    else:
+        assert preset is not None
+        if held_out is not None:
+            raise CoordinatorError("--held-out needs --file: other tasks are evaluated on their workload's records")
+        changes = parsed_overrides(overrides)
+        wanted = Wanted(preset=preset, overrides=changes, clients=clients, rounds=rounds, workload=workload)
+        spec, parameters = wanted.task(registry, settings.data_dir)
+        if model is not None:
+            parameters = read_model_file(Path(model), spec)
     with opened_store(settings, create=True) as store:
         initial = save_initial_model(store.blobs, spec, parameters)
         now = SystemClock().now()
@@ -100,6 +126,9 @@ def create_command(
     print(created.task.task_id)
     for code in created.codes:
         print(code)
+    if file is not None:
+        say_how_to_serve(spec, model, held_out)
+        return
     named = () if workload is None else (workload,)
     if (obstacle := Evaluators(data_dir=settings.data_dir, custom=named).obstacle(spec)) is not None:
         print(f"note: its rounds cannot be evaluated from here: {obstacle}", file=sys.stderr)
@@ -107,6 +136,9 @@ def create_command(
         print(f"note: serve --workload {workload} evaluates its rounds", file=sys.stderr)
     for path in registry.files_of(spec):
         print(f"note: serve --rules {path} runs it", file=sys.stderr)
+
+
+tasks_app.command("init")(init_command)
 
 
 @tasks_app.command("list")
@@ -117,27 +149,39 @@ def list_command(
     deleted: Annotated[
         bool, typer.Option("--deleted", help="the tombstones of deleted tasks instead, as JSON")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """List all tasks, oldest first.
+    """List all tasks, oldest first, with accuracy, money and epsilon.
 
-    On a terminal a table; else id, name, state and rounds, separated by tabs.
+    On a terminal a table; else id, name, state and rounds, separated by tabs; or JSON.
     """
     with opened_store(where.settings()) as store:
         if deleted:
             stones = store.read(lambda tx: tx.tombstones.all())
             print(json.dumps([stone.model_dump(mode="json") for stone in stones], indent=2))
             return
-        _print_tasks(store.read(lambda tx: [task_summary(tx, task) for task in tx.tasks.all()]))
+        tasks = store.read(
+            lambda tx: [(task_summary(tx, task), task_results(tx, task)) for task in tx.tasks.all()], snapshot=True
+        )
+    print_tasks(tasks, as_json=as_json)
 
 
 @tasks_app.command("show")
 @guarded
 @located
-def show_command(where: Where, task: TaskName) -> None:
-    """Show one task as JSON, with its spec and the head of its chain."""
+def show_command(where: Where, task: TaskName, as_json: AsJson = False) -> None:
+    """Show one task: what it waits for, accuracy, money, epsilon, and the verdicts of the noise audit.
+
+    In a pipe, or with --json, as JSON with its spec and the head of its chain.
+    """
+
+    def read(tx: Transaction) -> tuple[TaskView, TaskResults, Waiting | None]:
+        known = task_named(tx, task)
+        return task_view(tx, known), task_results(tx, known), waiting_for(tx, known, SystemClock().now())
+
     with opened_store(where.settings()) as store:
-        view = store.read(lambda tx: task_view(tx, task_named(tx, task)))
-    print(json.dumps(view.model_dump(mode="json"), indent=2))
+        view, results, waiting = store.read(read, snapshot=True)
+    print_task(view, results, waiting, as_json=as_json)
 
 
 @tasks_app.command("start")
@@ -159,7 +203,7 @@ def start_command(
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
         now = SystemClock().now()
         store.write(lambda tx: open_window(tx, task_id, now) if window else start_task(tx, task_id, now, registry))
-        _print_tasks(store.read(lambda tx: [task_summary(tx, task_named(tx, task_id))]))
+        print_tasks([store.read(lambda tx: _listed(tx, task_id))], as_json=False)
 
 
 @tasks_app.command("resume")
@@ -175,7 +219,7 @@ def resume_command(where: Where, task: TaskName, rules: Rules = None) -> None:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
         now = SystemClock().now()
         store.write(lambda tx: resume_task(tx, task_id, now, registry))
-        _print_tasks(store.read(lambda tx: [task_summary(tx, task_named(tx, task_id))]))
+        print_tasks([store.read(lambda tx: _listed(tx, task_id))], as_json=False)
 
 
 @tasks_app.command("pause")
@@ -190,7 +234,7 @@ def pause_command(where: Where, task: TaskName) -> None:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
         now = SystemClock().now()
         store.write(lambda tx: pause_task(tx, task_id, now))
-        _print_tasks(store.read(lambda tx: [task_summary(tx, task_named(tx, task_id))]))
+        print_tasks([store.read(lambda tx: _listed(tx, task_id))], as_json=False)
 
 
 @tasks_app.command("codes")
@@ -202,6 +246,7 @@ def codes_command(
     new: Annotated[int, typer.Option("--new", min=0, max=1000, help="make so many codes and print them, once")] = 0,
     shared: Annotated[bool, typer.Option("--shared", help="with --new: each code is for many clients")] = False,
     revoke: Annotated[str | None, typer.Option("--revoke", help="revoke the code with this id")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the enrolment codes of a task: id, whether it is single-use, the client that used it, and its revocation.
 
@@ -214,10 +259,14 @@ def codes_command(
             store.write(lambda tx: revoke_code(tx, task_id, revoke, now))
         if new:
             request = CreateCodes(count=new, single_use=not shared)
-            for code in store.write(lambda tx: create_codes(tx, task_id, request, now)).enrolment_codes:
-                print(code)
+            made = store.write(lambda tx: create_codes(tx, task_id, request, now)).enrolment_codes
+            print_json(list(made)) if as_json else print("\n".join(made))
             return
-        for known in store.read(lambda tx: enrolment_codes(tx, task_id)):
+        listed = store.read(lambda tx: enrolment_codes(tx, task_id))
+        if as_json:
+            print_json([known.model_dump(mode="json") for known in listed])
+            return
+        for known in listed:
             use = "single-use" if known.single_use else "shared"
             revoked = "" if known.revoked_at is None else f"revoked {known.revoked_at.isoformat()}"
             print(known.code_id, use, known.used_by or "", revoked, sep="\t")
@@ -234,7 +283,7 @@ def stop_command(where: Where, task: TaskName) -> None:
     with opened_store(where.settings()) as store:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
         stop_task(store, task_id, None, SystemClock().now())
-        _print_tasks(store.read(lambda tx: [task_summary(tx, task_named(tx, task_id))]))
+        print_tasks([store.read(lambda tx: _listed(tx, task_id))], as_json=False)
 
 
 @tasks_app.command("delete")
@@ -292,16 +341,6 @@ def _text_of(path: Path) -> str:
         raise CoordinatorError(f"--overrides: cannot read {path}: {error.strerror or error}") from error
 
 
-def _print_tasks(tasks: list[TaskSummary]) -> None:
-    console = Console()
-    if not console.is_terminal:
-        for task in tasks:
-            print(task.task_id, task.name, task.state, f"{task.settled_rounds}/{task.horizon}", sep="\t")
-        return
-    table = Table("name", "state", "rounds", "clients", "paid", "reason")
-    for task in tasks:
-        rounds = f"{task.settled_rounds}/{task.horizon}"
-        table.add_row(
-            task.name, task.state, rounds, str(task.clients), f"{task.paid_micro / MICRO:.6f}", task.reason or ""
-        )
-    console.print(table)
+def _listed(tx: Transaction, task_id: str) -> tuple[TaskSummary, TaskResults]:
+    task = task_named(tx, task_id)
+    return task_summary(tx, task), task_results(tx, task)

@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from qidpfl_shared.command_line import output_width
 from qidpfl_shared.protocol.credentials import CreateOperatorToken, OperatorRole, OperatorTokenInfo, RotateOperatorToken
@@ -17,6 +16,7 @@ from ..service.credentials import (
     revoke_operator_token,
     rotate_operator_token,
 )
+from .display.task_lists import AsJson, print_json, print_table
 from .options import Where, guarded, located
 from .tasks import task_named, valid_name
 
@@ -60,25 +60,26 @@ def create_command(
 @tokens_app.command("list")
 @guarded
 @located
-def list_command(where: Where) -> None:
+def list_command(where: Where, as_json: AsJson = False) -> None:
     """List all tokens that were created here, oldest first, also revoked ones; never the tokens themselves.
 
-    On a terminal a table; else id, name, role, task and state, separated by tabs. The admin and viewer tokens in the
-    state folder are not listed.
+    On a terminal a table; else id, name, role, task and state, separated by tabs; or JSON. The admin and viewer tokens
+    in the state folder are not listed.
     """
     now = SystemClock().now()
     with opened_store(where.settings()) as store:
         known = store.read(lambda tx: operator_tokens(tx, now))
+    if as_json:
+        print_json([one.model_dump(mode="json") for one in known])
+        return
     console = Console(width=output_width())
     rows = [(one.token_id, one.name, one.role.value, one.task_id or "all tasks", _state(one, now)) for one in known]
     if not console.is_terminal:
         for row in rows:
             print(*row, sep="\t")
         return
-    table = Table("id", "name", "role", "task", "state")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    # The name comes first, because it may be folded; the others stay whole.
+    print_table(console, ("name", "id", "role", "task", "state"), [(row[1], row[0], *row[2:]) for row in rows])
 
 
 @tokens_app.command("revoke")

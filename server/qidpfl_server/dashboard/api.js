@@ -2,7 +2,10 @@
 
 const KEY = "qidpfl.token";
 const SILENCE_MS = 40000;
+const FIRST_BYTE_MS = 10000;
+const SILENT_STREAMS = 2;
 const POLL_MS = 3000;
+const POLLS_PER_STREAM = 20;
 
 // The token comes in the fragment, which no server sees. It is removed from the address at once.
 export function takeToken() {
@@ -46,12 +49,14 @@ export async function send(method, path, body) {
 }
 
 // Follows /events. Calls onEvent(event), onChange() for a change without an event, onState(word).
+// A stream that is answered without a byte twice in a row is held back on its way: then the feed asks instead.
 export class Feed {
   constructor(taskId, { after, onEvent, onChange, onState }) {
     Object.assign(this, { taskId, after, onEvent, onChange, onState });
     this.stopped = false;
     this.ended = false;
-    this.empty = 0;
+    this.silent = 0;
+    this.polls = 0;
     this.run();
   }
 
@@ -63,15 +68,17 @@ export class Feed {
   async run() {
     let pause = 500;
     while (!this.stopped) {
+      let heard = false;
       try {
-        if (this.empty >= 2) await this.poll();
-        else if (await this.stream()) pause = 500;
+        heard = this.silent >= SILENT_STREAMS ? await this.poll() : await this.stream();
       } catch (error) {
         if (this.stopped) return;
         if (error instanceof ApiError && [401, 403, 404].includes(error.status)) return this.onState("denied");
       }
       if (this.stopped) return;
       if (this.ended) return this.onState("ended");
+      if (heard) pause = 500;
+      if (heard && this.silent >= SILENT_STREAMS) continue;
       this.onState("reconnecting");
       await new Promise((resolve) => setTimeout(resolve, pause));
       pause = Math.min(2 * pause, 4000);
@@ -82,26 +89,25 @@ export class Feed {
   async stream() {
     this.controller = new AbortController();
     const headers = { ...authorization(), "Last-Event-ID": String(this.after) };
-    const response = await answered(
-      await fetch(`/v1/tasks/${this.taskId}/events`, { headers, signal: this.controller.signal, cache: "no-store" }),
-    );
-    this.onState("live");
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    let text = "";
+    const response = await fetch(`/v1/tasks/${this.taskId}/events`, { headers, signal: this.controller.signal, cache: "no-store" });
     let received = false;
-    for (;;) {
-      const watchdog = setTimeout(() => this.controller.abort(), SILENCE_MS);
-      const { value, done } = await reader.read().finally(() => clearTimeout(watchdog));
-      if (done) break;
-      received = true;
-      text += value;
-      const blocks = text.split("\n\n");
-      text = blocks.pop();
-      blocks.forEach((block) => this.take(block));
+    try {
+      const reader = (await answered(response)).body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "";
+      for (;;) {
+        const watchdog = setTimeout(() => this.controller.abort(), received ? SILENCE_MS : FIRST_BYTE_MS);
+        const { value, done } = await reader.read().finally(() => clearTimeout(watchdog));
+        if (done) return received;
+        if (!received) this.onState("live");
+        received = true;
+        text += value;
+        const blocks = text.split("\n\n");
+        text = blocks.pop();
+        blocks.forEach((block) => this.take(block));
+      }
+    } finally {
+      this.silent = received ? 0 : this.silent + 1;
     }
-    // A proxy that buffers the feed ends it without a byte: then ask instead.
-    this.empty = received ? 0 : this.empty + 1;
-    return received;
   }
 
   take(block) {
@@ -120,5 +126,9 @@ export class Feed {
     this.ended = ["finished", "failed", "stopped"].includes(progress.task_state);
     this.onChange(true);
     if (!this.ended) await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+    // Now and then it tries to stream again: what held the stream back may be gone.
+    this.polls += 1;
+    if (this.polls % POLLS_PER_STREAM === 0) this.silent = SILENT_STREAMS - 1;
+    return true;
   }
 }

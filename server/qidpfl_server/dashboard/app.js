@@ -2,7 +2,8 @@
 
 import { ApiError, dropToken, Feed, get, setToken, takeToken } from "./api.js";
 import { TaskData } from "./data.js";
-import { fill, h } from "./dom.js";
+import { fill, h } from "./web/dom.js";
+import { applyTheme, onSystemTheme, themeButton } from "./web/theme.js";
 import * as clients from "./pages/clients.js";
 import * as events from "./pages/events.js";
 import * as market from "./pages/market.js";
@@ -19,14 +20,9 @@ const status = h("span", { class: "pill", "data-state": "" });
 let identity = null;
 let task = null;
 let shown = null;
+let turns = 0;
 
 function announce(text) { fill(document.getElementById("announce"), text); }
-
-function theme(next) {
-  const dark = next ? next === "dark" : (sessionStorage.getItem("qidpfl.theme") ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-  if (next) sessionStorage.setItem("qidpfl.theme", next);
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
-}
 
 function setStatus(word) {
   status.className = `pill ${word}`;
@@ -35,9 +31,8 @@ function setStatus(word) {
 }
 
 function head(page) {
-  const current = document.documentElement.dataset.theme;
   const buttons = [
-    h("button", { type: "button", class: "quiet", onclick: () => { theme(current === "dark" ? "light" : "dark"); route(); } }, current === "dark" ? "Light" : "Dark"),
+    themeButton(route),
     identity ? h("button", { type: "button", class: "quiet", onclick: () => { dropToken(); identity = null; route(); } }, "Sign out") : null,
   ];
   fill(top_,
@@ -69,15 +64,27 @@ function close(keepTask = false) {
   if (!keepTask && task) { task.feed?.stop(); clearTimeout(task.timer); task = null; }
 }
 
+// Shows what the address names. A later address replaces an earlier one that is still being read.
 async function route() {
-  theme();
+  const turn = (turns += 1);
+  applyTheme();
   if (!takeToken()) return login();
   const [, kind, taskId, name = "market", clientId] = location.hash.split("/");
   try {
-    identity ??= await get("/v1/me");
-    if (kind !== "t" || !PAGES[name]) return overview();
-    await openTask(taskId, name, clientId);
+    const asked = identity ?? get("/v1/me");
+    if (kind !== "t" || !PAGES[name]) {
+      identity = await asked;
+      return turn === turns ? overview() : null;
+    }
+    // At the same time: a page of a task shows the same to every operator.
+    const opened = openTask(taskId, name, clientId);
+    opened.catch(() => {});
+    const isNew = !identity;
+    identity = await asked;
+    await opened;
+    if (isNew && turn === turns) head(name);
   } catch (error) {
+    if (turn !== turns) return;
     if (error instanceof ApiError && error.status === 401) { dropToken(); identity = null; return login("This token is not valid here, or it was revoked."); }
     if (error instanceof ApiError && error.status === 403 && !identity) { dropToken(); return login("This is not the token of a viewer or an admin."); }
     const note = h("p", { class: "error", role: "alert" });
@@ -132,14 +139,17 @@ function follow(opened, after) {
     onEvent: (event) => {
       if (!data.add(event)) return;
       if (task === opened) shown?.event?.(data);
-      if (event.id > known) refresh(opened, "all");
+      if (event.id > known) {
+        opened.viewToo ||= !event.kind.startsWith("round.");
+        refresh(opened, "all");
+      }
       if (event.id > known && event.kind === "round.settled") announce(`Round ${event.round_number} is settled.`);
     },
-    onChange: (all) => refresh(opened, all ? "all" : "live"),
+    onChange: (all) => { opened.viewToo ||= Boolean(all); refresh(opened, all ? "all" : "live"); },
     onState: (word) => {
       if (task !== opened) return;
       if (word === "denied") { dropToken(); identity = null; return login("This token is not valid here any more."); }
-      if (word === "live" && status.dataset.state === "reconnecting") refresh(opened, "all");
+      if (word === "live" && status.dataset.state === "reconnecting") { opened.viewToo = true; refresh(opened, "all"); }
       setStatus(word);
     },
   });
@@ -157,10 +167,14 @@ function refresh(opened, part) {
       const needs = wanted === "all" ? [...module.needs, ...(module.later ?? [])] : module.live ?? [];
       const page = shown;
       try {
-        if (wanted === "all") await opened.data.load(needs);
+        const viewToo = opened.viewToo;
+        opened.viewToo = false;
+        opened.refreshedAt = performance.now();
+        if (wanted === "all") await opened.data.refresh(needs, viewToo);
         else await Promise.all(needs.map((need) => opened.data[`load_${need}`]()));
         if (shown === page && (wanted === "all" || needs.length)) await page.update(opened.data, wanted);
       } catch (error) {
+        opened.viewToo = true;
         // The feed reconnects and asks for another refresh.
         if (error instanceof ApiError && error.status === 401) fail(error, main);
         else if (!(error instanceof ApiError)) console.warn(error);
@@ -173,9 +187,9 @@ function refresh(opened, part) {
 
 // Answers to the open round have no event: a visible page that shows them asks for them.
 setInterval(() => {
-  if (task && shown && !document.hidden && PAGES[task.page].live && task.data.progress?.round && status.dataset.state === "live") refresh(task, "live");
+  if (task && shown && !document.hidden && performance.now() - (task.refreshedAt ?? 0) > ANSWERS_MS && PAGES[task.page].live && task.data.progress?.round && status.dataset.state === "live") refresh(task, "live");
 }, ANSWERS_MS);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 addEventListener("hashchange", () => { route().then(() => main.focus({ preventScroll: true })); });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (!sessionStorage.getItem("qidpfl.theme")) route(); });
+onSystemTheme(route);
 route();

@@ -1,11 +1,17 @@
 // What the pages know of one task. Each part is read when a page needs it, and only extended afterwards.
 
 import { get } from "./api.js";
-import { short } from "./format.js";
+import { short } from "./web/format.js";
 
 const ROUNDS = 1000;
-const ACCOUNTS = 100;
+const COSTS = 100;
+// The first page is small, so that a task with many clients shows its first chart at once.
+const FIRST_ACCOUNTS = 25;
+const ACCOUNTS = 200;
+const MANY_CLIENTS = 200;
+const FIRST_OUTCOMES = 10;
 const FORECAST_MS = 30000;
+const MODEL_MS = 10000;
 export const WINDOW = 40;
 
 export class TaskData {
@@ -19,13 +25,20 @@ export class TaskData {
     this.accounts = [];
     this.progress = null;
     this.forecast = null;
+    this.costs = [];
     this.lastResult = null;
   }
 
+  // The task and the parts at the same time. A part that depends on the task waits for `viewed`.
   async load(needs) {
-    this.view = await get(this.path);
-    await this.read(needs);
+    this.viewed = get(this.path).then((view) => { this.view = view; });
+    await Promise.all([this.viewed, this.read(needs)]);
     return this;
+  }
+
+  // What has changed. A closed round is in its own list: only other events change the task itself.
+  async refresh(needs, viewToo) {
+    await (viewToo || this.view.state === "enrolling" ? this.load(needs) : this.read(needs));
   }
 
   async read(needs, more) {
@@ -43,6 +56,8 @@ export class TaskData {
 
   async load_rounds() {
     let known = this.rounds.filter((round) => round.state === "settled");
+    // The last round may get its scores after its settlement: read it again.
+    known.pop();
     for (;;) {
       const page = await get(`${this.path}/rounds?after=${known.length ? known.at(-1).round_number : 0}&limit=${ROUNDS}`);
       known = known.concat(page);
@@ -51,19 +66,38 @@ export class TaskData {
     this.rounds = known;
   }
 
+  // The number of settled rounds, from the newest of what is loaded.
+  get settledRounds() {
+    return Math.max(this.view.settled_rounds, this.rounds.findLast((round) => round.state === "settled")?.round_number ?? 0);
+  }
+
+  // Cost and regret are computed for each answer: a live page asks only now and then, and never twice for a round.
+  async load_costs(more = () => {}) {
+    await this.viewed;
+    if (this.costs.length && this.view.state === "training" && performance.now() - this.costsAt < MODEL_MS) return;
+    this.costsAt = performance.now();
+    for (;;) {
+      const page = await get(`${this.path}/costs?after=${this.costs.at(-1)?.round_number ?? 0}&limit=${COSTS}`);
+      this.costs = this.costs.concat(page);
+      if (page.length < COSTS) return;
+      more();
+    }
+  }
+
   async load_clients() {
     this.clients = await get(`${this.path}/clients`);
     this.byOrdinal = new Map(this.clients.map((client) => [client.ordinal, client]));
   }
 
-  // In pages, so that a page with many clients shows the first of them at once.
   async load_accounts(more = () => {}) {
     let found = [];
     for (;;) {
-      const { accounts } = await get(`${this.path}/accounts?after=${found.length ? found.at(-1).ordinal : -1}&limit=${ACCOUNTS}`);
+      const limit = found.length ? ACCOUNTS : FIRST_ACCOUNTS;
+      const { accounts } = await get(`${this.path}/accounts?after=${found.length ? found.at(-1).ordinal : -1}&limit=${limit}`);
       found = found.concat(accounts);
-      if (found.length > this.accounts.length || accounts.length < ACCOUNTS) this.accounts = found;
-      if (accounts.length < ACCOUNTS) return;
+      const last = accounts.length < limit;
+      if (found.length > this.accounts.length || last) this.accounts = found;
+      if (last) return;
       more();
     }
   }
@@ -84,17 +118,29 @@ export class TaskData {
     this.forecast = await get(`${this.path}/forecast`);
   }
 
-  // The last rounds only: a matrix with more columns cannot be read.
+  // The last rounds only: a matrix with more columns cannot be read. With many clients first the newest of them.
   async load_outcomes() {
-    const last = this.view.settled_rounds + 1;
-    const after = Math.max(last - WINDOW, this.outcomes.length ? this.outcomes.at(-1).round_number : 0, 0);
+    await this.viewed;
+    const first = this.view.clients > MANY_CLIENTS ? FIRST_OUTCOMES : WINDOW;
+    const after = this.outcomes.length ? this.outcomes.at(-1).round_number : Math.max(0, this.settledRounds + 1 - first);
     const page = await get(`${this.path}/outcomes?after=${after}&limit=${WINDOW + 1}`);
     this.outcomes = this.outcomes.concat(page).slice(-WINDOW);
   }
 
+  async load_olderOutcomes() {
+    const first = this.outcomes[0]?.round_number ?? 1;
+    const missing = Math.min(WINDOW - this.outcomes.length, first - 1);
+    if (missing <= 0) return;
+    const page = await get(`${this.path}/outcomes?after=${first - 1 - missing}&limit=${missing}`);
+    if (this.outcomes[0]?.round_number === first) this.outcomes = page.concat(this.outcomes);
+  }
+
   async load_lastResult() {
-    const number = this.view.settled_rounds;
-    if (number && this.lastResult?.round_number !== number) this.lastResult = await get(`${this.path}/rounds/${number}`);
+    const number = this.settledRounds;
+    if (!number || this.lastResult?.round_number === number) return;
+    if (this.lastResult && this.view.state === "training" && performance.now() - this.lastResultAt < MODEL_MS) return;
+    this.lastResultAt = performance.now();
+    this.lastResult = await get(`${this.path}/rounds/${number}`);
   }
 
   add(event) {

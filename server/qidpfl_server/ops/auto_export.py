@@ -1,5 +1,6 @@
 """Automatic export of tasks: the transaction that ends a task also writes its files, before a client sees the end."""
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -36,7 +37,7 @@ class AutoExport:
     def write_missing(self, tx: Transaction) -> None:
         """Write ended tasks that have no files yet: another process ended them, or the folder was not set."""
         for task in tx.tasks.all():
-            written = os.path.exists(self._place(task) / "task.json")
+            written = _exported_task(self._place(task)) == task.task_id
             if task.ended and task.task_id not in self._tried and not written:
                 self._write(tx, task)
 
@@ -54,6 +55,7 @@ class AutoExport:
             # Who may read the results is who may read the folder above: only the operator, unless that was opened.
             create_folder(self._folder, mode=0o700)
             opened = stat.S_IMODE(self._folder.stat().st_mode)
+            _move_aside(place, task.task_id)
             if not os.path.exists(place):
                 place.mkdir()
                 place.chmod(opened)
@@ -63,3 +65,24 @@ class AutoExport:
             _log.error("results_not_written", folder=str(place), reason=reason, instead="export, or make results")
         else:
             _log.info("results_written", folder=str(place))
+
+
+def _exported_task(place: Path) -> str | None:
+    """The id of the task whose results are in a folder; None if there are none that can be read."""
+    try:
+        return str(json.loads((place / "task.json").read_text(encoding="utf-8"))["task_id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _move_aside(place: Path, task_id: str) -> None:
+    """Rename the results of an earlier task of the same name, so that old and new files do not mix.
+
+    No task name contains a tilde, so NAME~1 belongs to no other task.
+    """
+    earlier = _exported_task(place)
+    if earlier is None or earlier == task_id:
+        return
+    number = next(n for n in range(1, 1_000_000) if not place.with_name(f"{place.name}~{n}").exists())
+    place.rename(place.with_name(f"{place.name}~{number}"))
+    _log.info("earlier_results", folder=str(place.with_name(f"{place.name}~{number}")))

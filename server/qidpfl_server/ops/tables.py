@@ -43,7 +43,7 @@ class TableName(StrEnum):
 ROUND_COLUMNS = (
     *("round_number", "attempt", "state", "reward_micro", "paid_micro", "kept_micro", "total", "declared_total"),
     *("updates", "model_version", "model_digest", "accuracy", "loss"),
-    *("opened_at", "settled_at", "settlement_s", "evaluation_s", "escrow_micro"),
+    *("opened_at", "settled_at", "settlement_s", "evaluation_s", "escrow_micro", "evaluated_at"),
 )
 CLIENT_COLUMNS = (
     *("client_id", "ordinal", "state", "size", "privacy_value", "histogram_rho", "rho_cap", "lifetime_rho"),
@@ -58,14 +58,16 @@ LEDGER_COLUMNS = ("client_id", "ordinal", *LedgerEntry.model_fields)
 
 
 def round_row(round_: Round, result: RoundResult) -> Row:
-    opened, settled = (
-        None if at is None else as_datetime(at).isoformat() for at in (round_.opened_at, round_.settled_at)
+    opened, settled, evaluated = (
+        None if at is None else as_datetime(at).isoformat()
+        for at in (round_.opened_at, round_.settled_at, round_.evaluated_at)
     )
     timing = {
         "opened_at": opened,
         "settled_at": settled,
         "settlement_s": round_.settlement_s,
         "evaluation_s": round_.evaluation_s,
+        "evaluated_at": evaluated,
     }
     return result.model_dump(mode="json", exclude={"own", "clients", "timing", "chain", "signature"}) | timing
 

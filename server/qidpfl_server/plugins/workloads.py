@@ -25,8 +25,12 @@ class CustomWorkload:
     workload: Workload
     network: "nn.Module"
 
-    def overrides(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The overrides that make a preset a task of this workload. Explicitly given overrides take precedence."""
+    def overrides(self, given: Mapping[str, Any], *, clients: int | None = None) -> dict[str, Any]:
+        """The overrides that make a preset a task of this workload. Explicitly given overrides take precedence.
+
+        The partition of a preset is for its own data set. Clients have records of their own, unless a partition is
+        given: then they divide those of the workload, as in a testbed. Without `clients` their number is not known.
+        """
         from qidpfl_shared.workloads.networks import layout_of
 
         derived = {
@@ -36,7 +40,16 @@ class CustomWorkload:
             "convex": self.workload.convex,
         }
         layout = layout_of(self.network).model_dump(mode="json")
-        return {"layout": layout, **given, "workload": {**derived, **given.get("workload", {})}}
+        workload = given.get("workload", {})
+        if "partition" in workload:
+            return {"layout": layout, **given, "workload": {**derived, **workload}}
+        unknown = {"expected_clients": None} if clients is None else {}
+        return {
+            "layout": layout,
+            **given,
+            "workload": {**derived, "partition": None, **workload},
+            "rounds": {**unknown, **given.get("rounds", {})},
+        }
 
     def start(self, spec: TaskSpec) -> Parameters | None:
         """The parameters of the new network as version 0; None for a convex task, which starts from zero.

@@ -1,9 +1,18 @@
 """Clients of a task: enrol, store the profile, leave; and how an admin lists and revokes them."""
 
+from typing import TypedDict
+
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.evidence import ProfileReceipt
-from qidpfl_shared.protocol.messages import ClientSummary, EnrolAnswer, EnrolRequest, Profile, TaskState
+from qidpfl_shared.protocol.fields import FieldValue
+from qidpfl_shared.protocol.messages import (
+    ClientSummary,
+    EnrolAnswer,
+    EnrolRequest,
+    Profile,
+    TaskState,
+)
 from qidpfl_shared.protocol.task_spec import SelectionRule
 
 from ..clock import Micros, seconds
@@ -50,7 +59,7 @@ def admit(
             raise RequestRefused(ErrorCode.CODE_USED)
         tx.clients.insert(client, key_hash=key_hash, token_hash=hash_secret(token), at=now)
         tx.tasks.note_enrolment(task_id, now)
-        tx.events.add(task_id, "client.enrolled", at=now, detail=f"ordinal {ordinal}")
+        tx.events.add(task_id, "client.enrolled", at=now, **_place(client))
     # Also for a repeat: other coordinators must drop the old token from their caches.
     tx.touch(task_id)
     failpoint("enrol.before_commit")
@@ -82,8 +91,8 @@ def store_profile(
     # Read after the task is locked: another process may just have stored the profile.
     client = known_client(tx, client_id)
     if client.has_profile:
-        if _profile_of(client) != profile:
-            raise RequestRefused(ErrorCode.PROFILE_FROZEN)
+        if other := _changed_fields(_profile_of(client), profile):
+            raise RequestRefused(ErrorCode.PROFILE_FROZEN, f"the stored profile has another {', '.join(other)}")
         return profile_receipt(tx, client, profile)
     _require_enrolling(task)
     if client.state is ClientState.LEFT:
@@ -100,7 +109,7 @@ def store_profile(
     )
     # Before the selection changes the client again: the receipt names this entry.
     receipt = profile_receipt(tx, client, profile)
-    tx.events.add(task.task_id, "client.profiled", at=now, detail=f"ordinal {client.ordinal}")
+    tx.events.add(task.task_id, "client.profiled", at=now, **_place(client))
     tx.touch(task.task_id)
     if task.state is TaskState.TRAINING:
         select_late_joiner(tx, task, client_id)
@@ -117,7 +126,7 @@ def leave(tx: Transaction, client_id: str, now: Micros) -> None:
     if client.state is ClientState.LEFT:
         return
     tx.clients.set_left(client_id)
-    tx.events.add(client.task_id, "client.left", at=now, detail=f"ordinal {client.ordinal}")
+    tx.events.add(client.task_id, "client.left", at=now, **_place(client))
     tx.touch(client.task_id)
 
 
@@ -141,11 +150,24 @@ def revoke_client(tx: Transaction, task_id: str, client_id: str, now: Micros) ->
         return
     leave(tx, client_id, now)
     tx.clients.set_revoked(client_id, now)
-    tx.events.add(task_id, "client.revoked", at=now, detail=f"ordinal {client.ordinal}")
+    tx.events.add(task_id, "client.revoked", at=now, **_place(client))
     # The server forgets this secret at once, so that no token opens the account again.
     tx.clients.set_token(client_id, hash_secret(new_secret()))
     tx.credentials.drop_pending(client_id)
     tx.touch(task_id)
+
+
+class _Place(TypedDict):
+    detail: str
+    fields: dict[str, FieldValue]
+
+
+def _place(client: Client) -> _Place:
+    """What the events of a client say about it."""
+    return {
+        "detail": f"ordinal {client.ordinal}",
+        "fields": {"client_id": client.client_id, "ordinal": client.ordinal},
+    }
 
 
 def _require_enrolling(task: Task) -> None:
@@ -190,7 +212,7 @@ def _free_unused_places(tx: Transaction, task: Task, profile_s: float, places: i
             freed.add(client.ordinal)
             tx.clients.retire(client.client_id, behind + len(freed) - 1)
             tx.tasks.free_codes(client.client_id)
-            tx.events.add(task.task_id, "client.place_freed", at=now, detail=f"ordinal {client.ordinal}")
+            tx.events.add(task.task_id, "client.place_freed", at=now, **_place(client))
     return freed
 
 
@@ -218,6 +240,10 @@ def _profile_of(client: Client) -> Profile:
         rho_cap=client.rho_cap,
         lifetime_rho=client.lifetime_rho,
     )
+
+
+def _changed_fields(stored: Profile, sent: Profile) -> list[str]:
+    return [name for name in Profile.model_fields if getattr(stored, name) != getattr(sent, name)]
 
 
 def _summary(client: Client, alignment: float | None, flagged: bool) -> ClientSummary:

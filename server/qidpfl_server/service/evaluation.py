@@ -5,7 +5,7 @@ once.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
@@ -16,8 +16,10 @@ from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.protocol.task_spec import TaskSpec, WorkloadSpec
 from qidpfl_shared.workloads.custom import published_name
 from qidpfl_shared.workloads.loading import load_workload
+from qidpfl_shared.workloads.own_data.reading import OwnFiles
+from qidpfl_shared.workloads.own_data.workload import own_data
 from qidpfl_shared.workloads.portion import portion
-from qidpfl_shared.workloads.workload import DataMissing, Workload, WorkloadError
+from qidpfl_shared.workloads.workload import DataMissing, UnknownWorkload, Workload, WorkloadError
 
 from .scoring import Evaluation, HeldOut, is_linear
 
@@ -37,17 +39,31 @@ class Evaluator(Protocol):
 class Evaluators:
     """The evaluators of a server. Tasks of the same workload share its records.
 
-    `custom` names the workloads (module:Class) that the server may import: a task cannot make it run other code.
+    `custom` names the workloads (module:Class) that the server may import, `models` the models of owners: a task cannot
+    make it run other code. `held_out` are the operator's files for tasks of own data, by the name of their data.
     """
 
-    def __init__(self, *, data_dir: Path | None = None, custom: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        data_dir: Path | None = None,
+        custom: Sequence[str] = (),
+        models: Sequence[str] = (),
+        held_out: Mapping[str, Path] | None = None,
+    ) -> None:
         self._data_dir = data_dir
         self._custom = {published_name(name): name for name in custom}
+        self._models = {published_name(name): name for name in models}
+        self._files = held_out or {}
+        self._own: dict[str, HeldOutEvaluator] = {}
         self._known: dict[WorkloadSpec, HeldOutEvaluator] = {}
         self._loaded: dict[WorkloadSpec, Workload] = {}
 
     def of(self, spec: TaskSpec) -> "HeldOutEvaluator":
         """The evaluator of a task. It loads its data at the first use."""
+        if spec.data is not None:
+            known = self._own.get(spec.digest) or HeldOutEvaluator(spec.workload, lambda: self._load_own(spec))
+            return self._own.setdefault(spec.digest, known)
         workload = _as_evaluated(spec.workload)
         return self._known.setdefault(workload, HeldOutEvaluator(workload, lambda: self._load(workload)))
 
@@ -56,10 +72,23 @@ class Evaluators:
         if not is_linear(spec.workload) and find_spec("torch") is None:
             return "torch is not installed"
         try:
-            self._load(_as_evaluated(spec.workload))
+            if spec.data is not None:
+                self._load_own(spec)
+            else:
+                self._load(_as_evaluated(spec.workload))
         except WorkloadError as error:
             return str(error)
         return None
+
+    def _load_own(self, spec: TaskSpec) -> Workload:
+        """The workload of a task of own data, if the operator has a file for it."""
+        path = self._files.get(spec.workload.dataset)
+        if path is None:
+            raise UnknownWorkload(f"serve --held-out {spec.workload.dataset}=FILE would evaluate it on a file of yours")
+        network = spec.workload.network
+        if ":" in network and network not in self._models:
+            raise UnknownWorkload(f"serve --model path/to/{network.replace(':', '.py:')} would evaluate it")
+        return own_data(spec, files=OwnFiles(path=path), model=self._models.get(network))
 
     def _load(self, workload: WorkloadSpec) -> Workload:
         """The workload. Portions of one workload share its records, which are read once."""

@@ -23,7 +23,8 @@ def end_task(tx: Transaction, task: Task, after: TaskState, reason: EndReason, n
     if tx.tasks.end(task.task_id, before=task.state, after=after, reason=text, at=now):
         if reason not in RESUMABLE:
             settle_escrow(tx, task.task_id, now)
-        tx.events.add(task.task_id, f"task.{after.value}", at=now, detail=text)
+        fields = {"reason": reason.value, "detail": detail} if detail else {"reason": reason.value}
+        tx.events.add(task.task_id, f"task.{after.value}", at=now, detail=text, fields=fields)
         tx.touch(task.task_id)
 
 

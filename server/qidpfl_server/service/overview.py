@@ -38,7 +38,7 @@ from qidpfl_shared.protocol.releases import histogram_release, release_of, round
 from ..clock import Micros, as_datetime, seconds_left
 from ..domain import Budget, BudgetState, Client, ClientState, EscrowSettlement, Round, RoundInvitation, Task
 from ..errors import RequestRefused
-from ..store.repositories.figures import NO_SUMS, RoundSums
+from ..store.settled import NO_SUMS, RoundSums
 from ..store.transaction import Transaction
 from .lifecycle import get_task
 from .views import last_closed_round, ledger
@@ -56,7 +56,8 @@ def round_summaries(tx: Transaction, task_id: str, after: int, limit: int) -> li
     """The rounds after a number, in order, at most `limit`."""
     get_task(tx, task_id)
     found = tx.rounds.between(task_id, after + 1, after + limit)
-    sums = tx.figures.sums(task_id, after + 1, after + limit) if found else {}
+    settled = max((round_.round_number for round_ in found if round_.state is RoundState.SETTLED), default=0)
+    sums = tx.figures.sums(task_id, after + 1, found[-1].round_number, settled=settled) if found else {}
     return [_round_summary(round_, sums.get(round_.round_number, NO_SUMS)) for round_ in found]
 
 

@@ -5,6 +5,7 @@ servers may run the scheduler on one store.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 
 import anyio
@@ -23,7 +24,9 @@ from ..store.store import Store
 from ..store.transaction import Transaction
 from .evaluation import Evaluator
 from .lifecycle import end_task, get_task, get_task_for_update
+from .progress.log import log_closed_round
 from .retention import sweep, sweep_at_start
+from .rounds.evaluation_worker import EvaluationWorker
 from .rounds.planning import round_is_complete
 from .rounds.settlement import settle_if_due
 from .rounds.settlement_timer import Timing
@@ -63,6 +66,8 @@ class Scheduler:
         clock: Clock,
         evaluator_for: Callable[[Task], Evaluator | None],
         rules: RuleRegistry = NO_RULES,
+        *,
+        defer_from_s: float = math.inf,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -78,11 +83,17 @@ class Scheduler:
         self._unreadable: dict[str, str] = {}
         self._without_rules: set[str] = set()
         self._observe: Callable[[Timing], None] | None = None
+        self._defer_from_s = defer_from_s
+        self._evaluations = EvaluationWorker(store, clock, self.evaluator, self._observed)
         self.ended = False
 
     def on_settlement(self, observe: Callable[[Timing], None]) -> None:
         """Call `observe` with the duration of each settlement, in the thread that ran it."""
         self._observe = observe
+
+    def _observed(self, timing: Timing) -> None:
+        if self._observe is not None:
+            self._observe(timing)
 
     def wake(self, task_ids: set[str]) -> None:
         """Check for due tasks now, because a task has changed."""
@@ -98,6 +109,7 @@ class Scheduler:
         """Run until cancelled. Sets `ended` at the end."""
         try:
             async with anyio.create_task_group() as group:
+                group.start_soon(self._evaluations.run)
                 while True:
                     self._wake.clear()
                     pause = self._start_due_tasks(group, await anyio.to_thread.run_sync(self._due_tasks))
@@ -173,6 +185,7 @@ class Scheduler:
             await anyio.sleep(await anyio.to_thread.run_sync(self._after_failure, task.task_id, error))
         finally:
             self._busy.discard(task.task_id)
+            self._evaluations.wake()
             self._wake.set()
 
     def _after_failure(self, task_id: str, error: Exception) -> float:
@@ -208,12 +221,17 @@ class Scheduler:
             return
         number, attempt = self._store.read(lambda tx: _current_step(tx, task.task_id))
         if settle_if_due(
-            self._store, task.task_id, self.evaluator(task), now, rules=self._rules, observe=self._observe
+            self._store,
+            task.task_id,
+            self.evaluator(task),
+            now,
+            rules=self._rules,
+            observe=self._observe,
+            defer_from_s=self._defer_from_s,
         ):
-            closed = self._store.read(lambda tx: tx.rounds.get(task.task_id, number))
-            settled = closed is not None and closed.state is RoundState.SETTLED
-            outcome = RoundState.SETTLED if settled else RoundState.VOID
-            _log.info("round_closed", task=task.task_id, round_number=number, attempt=attempt, outcome=outcome.value)
+            self._store.read(lambda tx: log_closed_round(tx, task, number, attempt))
+            if self._store.read(lambda tx: tx.rounds.awaiting_evaluation(task.task_id)):
+                self._evaluations.add(task.task_id)
 
 
 def _select_if_due(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry) -> None:

@@ -18,6 +18,9 @@ from ..store.transaction import Transaction
 from .lifecycle import end_task, fail_by_rule, get_task_for_update, known_client
 from .rounds.planning import open_round
 
+# A sum of noise exceeds so many standard deviations about once in a thousand times.
+_NOISE_DEVIATIONS = 3.0
+
 
 def selection_is_due(tx: Transaction, task: Task, now: Micros) -> bool:
     """Whether enough clients have a profile: the expected number, or the minimum once the waiting time is over.
@@ -80,7 +83,16 @@ def select_clients(tx: Transaction, task: Task, now: Micros, rules: RuleRegistry
             filled_up=bool(filled_up),
         )
     kept_count = int(np.count_nonzero(selection.selected))
-    tx.events.add(task.task_id, "task.selected", at=now, detail=f"{kept_count} of {len(candidates)} clients")
+    tx.events.add(
+        task.task_id,
+        "task.selected",
+        at=now,
+        detail=f"{kept_count} of {len(candidates)} clients",
+        fields={"selected": kept_count, "clients": len(candidates)},
+    )
+    if absent := absent_labels(task.spec, candidates):
+        detail = f"the histograms of all clients show no records of {', '.join(absent)[:500]}"
+        tx.events.add(task.task_id, "labels.absent", at=now, detail=detail)
     tx.touch(task.task_id)
     if selection.status is SelectionStatus.TOO_FEW_CLIENTS:
         end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_CLIENTS, now, "too few pass the selection")
@@ -106,6 +118,19 @@ def selection_of(spec: TaskSpec, candidates: Sequence[Client], rules: RuleRegist
         sizes=[client.size or 0 for client in candidates],
         privacy_values=[client.privacy_value or 0.0 for client in candidates],
     )
+
+
+def absent_labels(spec: TaskSpec, candidates: Sequence[Client]) -> list[str]:
+    """The labels of a task of own data of which all histograms together show no more than noise alone can.
+
+    The result is empty if a client has sent no histogram: it may have the label.
+    """
+    if spec.data is None or not all(client.has_histogram for client in candidates):
+        return []
+    counts = np.sum([client.label_counts or () for client in candidates], axis=0)
+    variances = [0.0 if client.histogram_rho is None else 1 / client.histogram_rho for client in candidates]
+    noise = _NOISE_DEVIATIONS * sum(variances) ** 0.5
+    return [name for name, count in zip(spec.data.label.shown, counts, strict=True) if count <= noise]
 
 
 def _all_of(spec: TaskSpec, candidates: Sequence[Client]) -> Selection:

@@ -6,9 +6,10 @@ from typing import Any
 
 from qidpfl_shared.core.aggregation import Parameters, ServerState
 from qidpfl_shared.failpoints import failpoint
+from qidpfl_shared.protocol import layouts
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import RoundState, TaskState
-from qidpfl_shared.protocol.presets import UnknownPreset, preset
+from qidpfl_shared.protocol.presets import OWN, UnknownPreset, preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..clock import Micros
@@ -39,19 +40,38 @@ class NewTask:
     codes: tuple[str, ...]
 
 
-def task_spec(preset_name: str, overrides: Mapping[str, Any] | None, rules: RuleRegistry = NO_RULES) -> TaskSpec:
-    """The spec of a preset with overrides.
+def task_spec(
+    preset_name: str,
+    overrides: Mapping[str, Any] | None,
+    rules: RuleRegistry = NO_RULES,
+    *,
+    clients: int | None = None,
+    rounds: int | None = None,
+) -> TaskSpec:
+    """The spec of a preset for so many clients and rounds, with overrides.
 
-    Raises `RequestRefused` for an unknown preset or missing rules, and pydantic's `ValidationError` for a bad value.
+    Raises `RequestRefused` for an unknown preset, missing rules or a network that does not fit the data set, and
+    pydantic's `ValidationError` for a bad value.
     """
     if (given := {"protocol_version", "requires"} & (overrides or {}).keys()) != set():
         raise RequestRefused(ErrorCode.INCONSISTENT_SPEC, f"the coordinator sets {min(given)}: leave it out")
     try:
-        spec = preset(preset_name, overrides)
+        spec = preset(preset_name, overrides, clients=clients, rounds=rounds)
     except UnknownPreset as error:
         raise RequestRefused(ErrorCode.UNKNOWN_PRESET, str(error)) from error
+    _require_workload(spec)
     rules.require(spec)
     return spec
+
+
+def _require_workload(spec: TaskSpec) -> None:
+    """Refuse a task that no client could take part in. Not part of the spec's own checks: stored tasks must open."""
+    workload = spec.workload
+    if workload.dataset == OWN:
+        text = "preset own is for a workload of your own: name it with --workload, or set workload and layout"
+        raise RequestRefused(ErrorCode.INCONSISTENT_SPEC, text)
+    if (problem := layouts.misfit(dataset=workload.dataset, network=workload.network)) is not None:
+        raise RequestRefused(ErrorCode.INCONSISTENT_SPEC, problem)
 
 
 def save_initial_model(blobs: Blobs, spec: TaskSpec, parameters: Parameters | None = None) -> Model:
@@ -105,7 +125,7 @@ def create_task(
     codes = codes or new_codes(task_id, spec, single_use_codes)
     for code in codes:
         tx.tasks.add_code(task.task_id, hash_secret(code), single_use=single_use_codes != 0)
-    tx.events.add(task.task_id, "task.created", at=now, detail=name)
+    tx.events.add(task.task_id, "task.created", at=now, detail=name, fields={"name": name, "preset": preset_name})
     tx.touch(task.task_id)
     return NewTask(task, codes)
 

@@ -3,12 +3,10 @@
 import math
 from dataclasses import dataclass, replace
 
-from qidpfl_shared.core.money import MICRO
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.account import Release
 from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
 from qidpfl_shared.core.privacy.mechanisms import MechanismName
-from qidpfl_shared.core.utility import regrets
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.ledger import Ledger, LedgerEntry, SpendState
 from qidpfl_shared.protocol.mechanism_specs import BoltOn
@@ -46,7 +44,8 @@ from ..domain import (
 from ..errors import RequestRefused
 from ..store.guarded import round_subject
 from ..store.transaction import Transaction
-from .lifecycle import known_client
+from .figures import regrets_of
+from .lifecycle import get_task, known_client
 from .rounds.late_updates import late_digests
 
 
@@ -151,9 +150,17 @@ def task_summary(tx: Transaction, task: Task) -> TaskSummary:
         settled_rounds=settled,
         horizon=task.spec.game.horizon,
         clients=tx.clients.count(task.task_id),
-        paid_micro=tx.payments.total_micro(task.task_id),
+        paid_micro=_paid_micro(tx, task.task_id, settled),
         paused=True if task.paused else None,
     )
+
+
+def _paid_micro(tx: Transaction, task_id: str, settled: int) -> int:
+    """What the rounds of a task have cost. A reader sums the payments of a settled round only once."""
+    through, paid = tx.settled.paid(task_id)
+    totals = tx.payments.totals_micro(task_id, after_round=through)
+    tx.settled.keep_paid(task_id, settled, paid + sum(totals[number] for number in totals if number <= settled))
+    return paid + sum(totals.values())
 
 
 def task_view(tx: Transaction, task: Task, *, shows_pause: bool = False) -> TaskView:
@@ -217,6 +224,13 @@ def round_result(tx: Transaction, task: Task, round_number: int) -> RoundResult:
     )
 
 
+def result_of_round(tx: Transaction, task_id: str, round_number: int) -> tuple[RoundResult, bool]:
+    """The result of a round, and whether its model has yet to be evaluated. Raises `RequestRefused`."""
+    round_ = tx.rounds.get(task_id, round_number)
+    result = round_result(tx, get_task(tx, task_id), round_number)
+    return result, round_ is not None and round_.awaits_evaluation
+
+
 def last_closed_round(tx: Transaction, task: Task) -> int | None:
     """The number of the latest round that is not open. None before the end of the first."""
     latest = tx.rounds.latest(task.task_id)
@@ -240,6 +254,7 @@ def _timing(round_: Round) -> RoundTiming | None:
         settled_at=None if round_.settled_at is None else as_datetime(round_.settled_at),
         settlement_s=round_.settlement_s,
         evaluation_s=round_.evaluation_s,
+        evaluated_at=None if round_.evaluated_at is None else as_datetime(round_.evaluated_at),
     )
 
 
@@ -248,7 +263,12 @@ def _client_results(tx: Transaction, task: Task, round_: Round, payments: dict[s
     updates = tx.rounds.updates(task.task_id, round_.round_number)
     invitations = tx.rounds.invitations(task.task_id, round_.round_number)
     clients = [client for client in tx.clients.of_task(task.task_id) if client.client_id in invitations]
-    regret = _regrets(task, round_, clients, budgets)
+    bidders = [client for client in clients if client.client_id in budgets and budgets[client.client_id].rho > 0]
+    bids = [budgets[client.client_id].rho for client in bidders]
+    regret = {
+        client.client_id: value
+        for client, value in zip(bidders, regrets_of(task, round_.reward_micro, bidders, bids), strict=True)
+    }
     results = []
     for client in clients:
         budget, update = budgets.get(client.client_id), updates.get(client.client_id)
@@ -271,21 +291,6 @@ def _client_results(tx: Transaction, task: Task, round_: Round, payments: dict[s
             )
         )
     return results
-
-
-def _regrets(task: Task, round_: Round, clients: list[Client], budgets: dict[str, Budget]) -> dict[str, float]:
-    """What each bidder could have gained by another budget, by the privacy value of its profile."""
-    bidders = [client for client in clients if client.client_id in budgets and budgets[client.client_id].rho > 0]
-    if not bidders:
-        return {}
-    found = regrets(
-        reward=round_.reward_micro / MICRO,
-        budgets=[budgets[client.client_id].rho for client in bidders],
-        privacy_values=[client.privacy_value or 1.0 for client in bidders],
-        privacy_weight=task.spec.game.privacy_weight,
-        caps=[min(task.spec.bounds.rho_max, client.rho_limit) for client in bidders],
-    )
-    return {client.client_id: float(value) for client, value in zip(bidders, found, strict=True)}
 
 
 def ledger(tx: Transaction, client_id: str) -> Ledger:

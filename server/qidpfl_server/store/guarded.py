@@ -1,9 +1,10 @@
 """Which rows the chain of a task guards, and the digest of each.
 
 A subject names what an entry of the chain is about: `task`, `code/HASH`, `client/ID`, `model/VERSION`, `round/N`,
-`budget/N/ID`, `update/N/ID`, `event/ID`; in the chain of the store `task/ID`, `key/ID` and `operator/ID`. The newest
-entry of a subject has the digest of its rows as they must be now. The rows are read with all columns of their tables,
-so that a column that is added later is guarded too. It must be nullable, because nulls are left out of a digest.
+`evaluation/N`, `budget/N/ID`, `update/N/ID`, `event/ID`; in the chain of the store `task/ID`, `key/ID` and
+`operator/ID`. The newest entry of a subject has the digest of its rows as they must be now. The rows are read with all
+columns of their tables, so that a column that is added later is guarded too. It must be nullable, because nulls are
+left out of a digest.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,6 +43,9 @@ UNGUARDED = {
 _LEFT_OUT = {table: frozenset(name for place, name in UNGUARDED if place == table) for table, _ in UNGUARDED}
 # Settlement writes these into an update that is already recorded. The entry of the closed round covers them.
 _OF_SETTLEMENT = {"verdict", "accepted", "alignment"}
+# A deferred evaluation writes these into a round that is already settled. They have an entry of their own, so that the
+# entry of the settled round stays the newest one of its subject.
+_OF_EVALUATION = frozenset({"accuracy", "loss", "evaluation_s", "evaluated_at"})
 _MAX_NAMED = 500
 _ANNOUNCED = (invitations,)
 _CLOSED = (invitations, budgets, updates, payments)
@@ -80,6 +84,11 @@ def update_subject(round_number: int, client_id: str) -> str:
 def round_subject(round_number: int) -> str:
     """The subject of a round."""
     return f"round/{round_number}"
+
+
+def evaluation_subject(round_number: int) -> str:
+    """The subject of the scores of a round that was evaluated after its settlement."""
+    return f"evaluation/{round_number}"
 
 
 def client_subject(client_id: str) -> str:
@@ -143,7 +152,10 @@ def round_rows(connection: Connection, task_id: str, round_number: int) -> dict[
     row = connection.execute(_OF_ROUND[rounds], key).one_or_none()
     if row is None:
         return None
-    covered = {"rounds": [guarded_facts(rounds, row)]}
+    facts = guarded_facts(rounds, row)
+    if row.evaluation_deferred:
+        facts = {name: value for name, value in facts.items() if name not in _OF_EVALUATION}
+    covered = {"rounds": [facts]}
     for table in _ANNOUNCED if row.state == RoundState.OPEN else _CLOSED:
         found = [guarded_facts(table, one) for one in connection.execute(_OF_ROUND[table], key)]
         covered[table.name] = sorted(found, key=lambda facts: str(facts["client_id"]))
@@ -155,6 +167,21 @@ def round_fact(connection: Connection, task_id: str, round_number: int) -> Itera
     if covered is not None:
         state = covered["rounds"][0]["state"]
         yield Fact(f"round.{state}", round_subject(round_number), digest_of_facts(covered))
+
+
+def evaluation_row(connection: Connection, task_id: str, round_number: int) -> dict[str, Any] | None:
+    """The scores of a round that was evaluated after its settlement; None if it was not."""
+    key = {"task_id": task_id, "round_number": round_number}
+    row = connection.execute(_OF_ROUND[rounds], key).one_or_none()
+    if row is None or not row.evaluation_deferred:
+        return None
+    scores = {name: value for name, value in guarded_facts(rounds, row).items() if name in _OF_EVALUATION}
+    return key | scores if scores else None
+
+
+def evaluation_fact(connection: Connection, task_id: str, round_number: int) -> Iterator[Fact]:
+    if (row := evaluation_row(connection, task_id, round_number)) is not None:
+        yield Fact("evaluation", evaluation_subject(round_number), digest_of_facts(row))
 
 
 def submission_facts(
@@ -213,7 +240,7 @@ def store_facts(connection: Connection) -> Iterator[Fact]:
 
 
 # A row that a transaction has written: ("task", id), ("code", hash), ("client", id), ("model", task, version),
-# ("round", task, number), ("budget" or "update", task, number, client), ("event", id).
+# ("round" or "evaluation", task, number), ("budget" or "update", task, number, client), ("event", id).
 Mark = tuple[Any, ...]
 
 
@@ -244,6 +271,8 @@ def facts_of(connection: Connection, marks: Mapping[Mark, Mapping[str, Any] | No
         add(task_id, model_facts(connection, task_id, [version]))
     for task_id, number in sorted(marked.get("round", [])):
         add(task_id, round_fact(connection, task_id, number))
+    for task_id, number in marked.get("evaluation", []):
+        add(task_id, evaluation_fact(connection, task_id, number))
     for of in SUBMISSIONS:
         together: dict[tuple[str, int], list[str]] = {}
         for task_id, number, client_id in sorted(marked.get(of, [])):
@@ -272,6 +301,7 @@ def whole_task(connection: Connection, task_id: str) -> Iterator[Fact]:
         select(rounds.c.round_number, rounds.c.state).where(rounds.c.task_id == task_id).order_by(rounds.c.round_number)
     ).all():
         yield from round_fact(connection, task_id, number)
+        yield from evaluation_fact(connection, task_id, number)
         if state != RoundState.SETTLED:
             for of in SUBMISSIONS:
                 yield from submission_facts(connection, of, task_id, number)

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    and_,
 )
 
 metadata = MetaData(
@@ -159,7 +160,18 @@ rounds = Table(
     Column("opened_at", BigInteger),
     Column("settlement_s", Double),
     Column("evaluation_s", Double),
+    # True in a round whose model is evaluated after its settlement, else null; and when that was done.
+    Column("evaluation_deferred", Boolean),
+    Column("evaluated_at", BigInteger),
     CheckConstraint("reward_micro >= 0", name="reward"),
+)
+# The few rounds that wait for their evaluation.
+_AWAITS_EVALUATION = and_(rounds.c.evaluation_deferred.is_(True), rounds.c.evaluated_at.is_(None))
+Index(
+    "ix_rounds_awaiting_evaluation",
+    rounds.c.task_id,
+    sqlite_where=_AWAITS_EVALUATION,
+    postgresql_where=_AWAITS_EVALUATION,
 )
 
 
@@ -234,6 +246,8 @@ events = Table(
     Column("kind", String(64), nullable=False),
     Column("round_number", Integer),
     Column("detail", Text),
+    # A JSON object; null in events of earlier versions.
+    Column("fields", Text),
 )
 
 # The chain of each task, and that of the store (task_id "store"): see qidpfl_shared.protocol.chain. There is no foreign

@@ -21,6 +21,7 @@ from qidpfl_shared.protocol.signatures import SigningKey
 from ..errors import CoordinatorError, StoreBusy, SuspectedDamage
 from .blobs import Blobs
 from .database import check_integrity, translated, translated_errors
+from .settled import SettledSums
 from .transaction import Transaction
 
 Result = TypeVar("Result")
@@ -56,6 +57,8 @@ class Store:
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         # Used by the writer thread only.
         self._derived: dict[Hashable, object] = {}
+        # Shared by the transactions that only read.
+        self._settled = SettledSums()
         self._listeners: list[Callable[[set[str]], None]] = []
         self._last_parts: list[Work[None]] = []
         self._writer = threading.Thread(target=self._run_writer, name="store-writer", daemon=True)
@@ -85,7 +88,7 @@ class Store:
             self.engine.connect().execution_options(**options) as connection,
             connection.begin(),
         ):
-            return work(Transaction(connection, self.blobs, self.key))
+            return work(Transaction(connection, self.blobs, self.key, settled=self._settled))
 
     def write(self, work: Work[Result]) -> Result:
         """Run a function that writes; return when its effect is durable. It blocks: call it from a thread."""

@@ -18,13 +18,15 @@ from .repositories.payments import PaymentRows
 from .repositories.rounds import RoundRows
 from .repositories.small_blobs import SmallBlobRows
 from .repositories.tasks import TaskRows
+from .settled import SettledSums
 
 
 class Transaction:
     """An open transaction. `touched` collects the tasks that it changes; `published` tells whether it named blobs.
 
     `derived` has what use cases keep in memory of rows that they have read. All transactions of the writer share it; a
-    transaction that only reads has an empty one. `is_only_writer` tells that no other server writes to this store.
+    transaction that only reads has an empty one, and shares `settled` with the other ones that only read.
+    `is_only_writer` tells that no other server writes to this store.
     """
 
     def __init__(
@@ -33,11 +35,13 @@ class Transaction:
         blobs: Blobs,
         key: SigningKey | None = None,
         derived: dict[Hashable, object] | None = None,
+        settled: SettledSums | None = None,
     ) -> None:
         self.connection = connection
         self.blobs = blobs
         self.key = key
         self.derived = {} if derived is None else derived
+        self.settled = SettledSums() if settled is None else settled
         self.is_only_writer = derived is not None and connection.dialect.name == "sqlite"
         self.touched: set[str] = set()
         self.published = False
@@ -48,7 +52,7 @@ class Transaction:
         self.clients = ClientRows(connection, self.chain)
         self.rounds = RoundRows(connection, self.chain)
         self.payments = PaymentRows(connection, self.chain)
-        self.figures = FigureRows(connection)
+        self.figures = FigureRows(connection, self.settled)
         self.events = EventRows(connection, self.chain)
         self.small_blobs = SmallBlobRows(connection)
         self.operator_tokens = OperatorTokenRows(connection, self.chain)

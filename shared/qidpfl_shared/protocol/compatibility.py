@@ -13,20 +13,25 @@ from ..core.privacy.mechanisms import MechanismName
 from .chain import digest_of_facts
 
 # Minor versions add; a client of an earlier minor version still works unless `requires` names something new.
-PROTOCOL_VERSION = "1.1"
+PROTOCOL_VERSION = "1.2"
 
 # The answer to an announcement is `{"rho": …}`, or `{"join": true}` in a task without a game.
 ANSWER_RHO, ANSWER_JOIN = "answer.rho", "answer.join"
-KNOWN_REQUIREMENTS = frozenset({ANSWER_RHO, ANSWER_JOIN, *(f"mechanism.{name.value}" for name in MechanismName)})
+# The task states the features of own data, so that every owner prepares the same.
+DATA_COLUMNS, DATA_IMAGE = "data.columns", "data.image"
+KNOWN_REQUIREMENTS = frozenset(
+    {ANSWER_RHO, ANSWER_JOIN, DATA_COLUMNS, DATA_IMAGE, *(f"mechanism.{name.value}" for name in MechanismName)}
+)
 
 
-def requirements(*, mechanism: str, plays: bool) -> tuple[str, ...]:
-    """What a client must know to take part: the mechanism, and how it answers.
+def requirements(*, mechanism: str, plays: bool, data: str | None = None) -> tuple[str, ...]:
+    """What a client must know to take part: the mechanism, how it answers, and how it prepares own data.
 
     >>> requirements(mechanism="gradient_once", plays=True)
     ('mechanism.gradient_once', 'answer.rho')
     """
-    return (f"mechanism.{mechanism}", ANSWER_RHO if plays else ANSWER_JOIN)
+    needed = (f"mechanism.{mechanism}", ANSWER_RHO if plays else ANSWER_JOIN)
+    return needed if data is None else (*needed, data)
 
 
 def unknown_requirements(names: Iterable[object]) -> list[str]:

@@ -4,8 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from .fields import Choice, Message, Moment, Name, Seconds
-from .messages import Secret
+from .fields import Choice, Message, Moment, Name, Seconds, Secret
 from .task_spec import Ordinal
 
 

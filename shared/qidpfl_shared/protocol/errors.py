@@ -94,7 +94,7 @@ _WAIT = "sends the same request again after `Retry-After`, or after 1 s, 2 s, 4 
 _CORRECT = "corrects the request; the same request fails again"
 _ADVICE_BY_STATUS = {
     400: _CORRECT,
-    401: "stops; or enrols again with the same `enrolment_key` if its profile was never acknowledged",
+    401: "stops; or enrols again with the same `enrolment_key` if its token was never accepted",
     403: "stops: another role or another task is needed",
     404: _CORRECT,
     405: "uses a method of the header `Allow`",

@@ -9,7 +9,11 @@ from .signatures import SignedMessage
 
 
 class ProfileReceipt(SignedMessage):
-    """The profile is stored durably. `profile_digest` is the SHA-256 of the profile in canonical JSON (RFC 8785)."""
+    """The profile is stored durably.
+
+    `profile_digest` is the SHA-256 of the canonical JSON (RFC 8785) of all fields of `Profile`; one that was not sent
+    is null.
+    """
 
     kind: ClassVar[str] = "profile"
 

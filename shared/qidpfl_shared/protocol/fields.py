@@ -102,3 +102,11 @@ RoundNumber = Annotated[int, Field(ge=1, le=1_000_000)]
 Attempt = Annotated[int, Field(ge=1, le=1000)]
 Yes = Annotated[bool, AfterValidator(_true), Field(json_schema_extra={"const": True})]
 ModelVersion = Annotated[int, Field(ge=0, le=1_000_000)]
+Secret = Annotated[str, Field(min_length=16, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
+EnrolmentCode = Annotated[
+    str,
+    Field(max_length=400, pattern=r"^[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$", description="{task_id}.{secret}"),
+]
+LabelDistance = Annotated[float, Field(ge=0, le=2, description="L1 distance of label frequencies to the reference")]
+# A value of an event.
+FieldValue = bool | int | float | str | dict[str, int] | None

@@ -4,12 +4,16 @@ This is the only place that states them. The presets, the checks of a task and t
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from .wire import TensorLayout, TensorSpec
 
 NETWORKS = ("linear", "lenet", "mcmahan")
+# The networks that a task of own data can name. mlp has a parameter, the widths of its hidden layers.
+OWN_DATA_NETWORKS = ("linear", "mlp", "lenet", "mcmahan")
 # Two unpadded 5x5 convolutions, each followed by pooling, need at least this side.
 LENET_MIN_SIDE = 16
 # The network of McMahan et al. takes the centre of a colour image.
@@ -30,14 +34,16 @@ class ImageFacts:
 
     labels: int
     shape: ImageShape
+    # How many records there are to train on.
+    records: int
 
 
 DATA_SETS = {
-    "digits": ImageFacts(10, ImageShape(1, 8, 8)),
-    "mnist": ImageFacts(10, ImageShape(1, 28, 28)),
-    "cifar10": ImageFacts(10, ImageShape(3, 32, 32)),
-    "emnist": ImageFacts(62, ImageShape(1, 28, 28)),
-    "emnist-small": ImageFacts(62, ImageShape(1, 28, 28)),
+    "digits": ImageFacts(10, ImageShape(1, 8, 8), 1_437),
+    "mnist": ImageFacts(10, ImageShape(1, 28, 28), 60_000),
+    "cifar10": ImageFacts(10, ImageShape(3, 32, 32), 50_000),
+    "emnist": ImageFacts(62, ImageShape(1, 28, 28), 731_668),
+    "emnist-small": ImageFacts(62, ImageShape(1, 28, 28), 10_000),
 }
 
 
@@ -55,6 +61,21 @@ def accepts(network: str, shape: ImageShape) -> bool:
             return False
 
 
+def misfit(*, dataset: str, network: str) -> str | None:
+    """Say why a built-in network cannot learn a built-in data set; None if it can, or if one is not built in."""
+    facts = DATA_SETS.get(dataset)
+    if facts is None or network not in NETWORKS or accepts(network, facts.shape):
+        return None
+    side, kind = (LENET_MIN_SIDE, "images") if network == "lenet" else (MCMAHAN_SIDE, "colour images")
+    shape = facts.shape
+    has = f"{shape.height}x{shape.width} with {shape.channels} channel{'s' if shape.channels > 1 else ''}"
+    fitting = ", ".join(name for name in NETWORKS if accepts(name, shape))
+    return (
+        f"network {network!r} accepts {kind} of at least {side}x{side}, but {dataset!r} has {has};"
+        f" networks that fit: {fitting}"
+    )
+
+
 def built_in(*, dataset: str, network: str) -> TensorLayout | None:
     """Return the layout of a built-in network on a built-in data set.
 
@@ -70,6 +91,30 @@ def built_in(*, dataset: str, network: str) -> TensorLayout | None:
             return lenet(channels=facts.shape.channels, side=facts.shape.height, labels=facts.labels)
         case _:
             return mcmahan_cifar(labels=facts.labels)
+
+
+def of_records(
+    *, network: str, hidden: Sequence[int], record_shape: tuple[int, ...], labels: int
+) -> TensorLayout | None:
+    """Return the layout of a built-in network for records of this shape; None if it does not accept them."""
+    match network, record_shape:
+        case "linear", _:
+            return linear(inputs=math.prod(record_shape), labels=labels)
+        case "mlp", _:
+            return mlp(inputs=math.prod(record_shape), hidden=hidden, labels=labels)
+        case "lenet", (channels, height, width) if height == width >= LENET_MIN_SIDE:
+            return lenet(channels=channels, side=height, labels=labels)
+        case "mcmahan", (3, 24, 24):
+            return mcmahan_cifar(labels=labels)
+        case _:
+            return None
+
+
+def mlp(*, inputs: int, hidden: Sequence[int], labels: int) -> TensorLayout:
+    """Fully connected layers of these widths with tanh between."""
+    widths = (inputs, *hidden, labels)
+    layers = (_pair(f"full{place}", (wide, before)) for place, (before, wide) in enumerate(pairwise(widths), 1))
+    return _layout(*(tensor for layer in layers for tensor in layer))
 
 
 def linear(*, inputs: int, labels: int) -> TensorLayout:

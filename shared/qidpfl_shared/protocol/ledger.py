@@ -1,14 +1,56 @@
-"""The messages about a client's account: what it has released, what that guarantees, and what it was paid."""
+"""The messages about a client's budget: what it declares, what it has released and guarantees, and what it was paid."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
-from .fields import Choice, Digest, Message, Micro, Name, SpentRho, Text, Tuple, is_absent
+from .fields import Choice, Digest, Message, Micro, Name, Rho, SpentRho, Text, Tuple, Yes, is_absent
+
+
+class Declaration(Message):
+    """The privacy budget that the client sells in this round."""
+
+    rho: Rho
+
+
+class Decline(Message):
+    """The client does not take part in this round. Before the upload it can also withdraw a declaration, once."""
+
+    decline: Yes
+    reason: Text = Field(
+        description="a code without amounts: not_worth_it, priced_out, owner_limit or too_late",
+        examples=["owner_limit"],
+    )
+
+
+class Join(Message):
+    """The client takes part in a round without a game (policy none)."""
+
+    join: Yes
+
+
+def _kind_of_answer(value: object) -> str:
+    """The kind of an answer by its key, so that an error names the fields of this kind only."""
+    if isinstance(value, Message):
+        return type(value).__name__
+    keys = value if isinstance(value, Mapping) else ()
+    return "Decline" if "decline" in keys else "Join" if "join" in keys else "Declaration"
+
+
+BudgetRequest = Annotated[
+    Annotated[Declaration, Tag("Declaration")] | Annotated[Decline, Tag("Decline")] | Annotated[Join, Tag("Join")],
+    Discriminator(_kind_of_answer),
+]
 
 
 class SpendState(StrEnum):
-    """The state of a budget: reserved at the declaration, spent when the update was sent, freed if it never was."""
+    """The state of a budget: reserved at the declaration, spent when the update was stored, freed if none was.
+
+    `spent_unpaid`: without a payment. That includes an update which the coordinator has read and answered with 410. One
+    that it answered with another 4xx is freed here; the client's own account still counts it.
+    """
 
     RESERVED = "reserved"
     SPENT = "spent"
@@ -38,7 +80,7 @@ class Ledger(Message):
     entries: Tuple[LedgerEntry]
     spent_rho: SpentRho | None = Field(description="null: at least one release is unprotected")
     epsilon: float | None = Field(
-        ge=0, description="of the spent budget at delta, by the tight reading; null: unprotected"
+        ge=0, description="of the spent budget at delta, by the formula of the contract; null: unprotected"
     )
     delta: float = Field(gt=0, lt=1)
     earned_micro: Micro

@@ -1,7 +1,7 @@
 """The requests and answers of the HTTP API. docs/protocol.md explains when each is used."""
 
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -15,7 +15,10 @@ from .fields import (
     Choice,
     Count,
     Digest,
+    EnrolmentCode,
+    FieldValue,
     LabelCounts,
+    LabelDistance,
     Message,
     Micro,
     ModelVersion,
@@ -25,21 +28,18 @@ from .fields import (
     PrivacyValue,
     Rho,
     RoundNumber,
+    Secret,
     SpentRho,
     Text,
     Tuple,
-    Yes,
     is_absent,
 )
+from .ledger import BudgetRequest as BudgetRequest
+from .ledger import Declaration as Declaration
+from .ledger import Decline as Decline
+from .ledger import Join as Join
 from .signatures import ChainPosition, PublicKeyText, SignedMessage
 from .task_spec import Ordinal, TaskSpec
-
-Secret = Annotated[str, Field(min_length=16, max_length=200, pattern=r"^[A-Za-z0-9_-]+$")]
-EnrolmentCode = Annotated[
-    str,
-    Field(max_length=400, pattern=r"^[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$", description="{task_id}.{secret}"),
-]
-LabelDistance = Annotated[float, Field(ge=0, le=2, description="L1 distance of label frequencies to the reference")]
 
 
 class TaskState(StrEnum):
@@ -58,7 +58,7 @@ class TaskState(StrEnum):
 
 
 class RoundState(StrEnum):
-    """The states of a round. A void round opens again as its next attempt."""
+    """The states of a round. A void round has ended unpaid, and its task with it, unless an admin resumes the task."""
 
     OPEN = "open"
     SETTLED = "settled"
@@ -121,7 +121,7 @@ class CreatedTask(Message):
 
 
 class EnrolRequest(Message):
-    """Join a task. Until the profile is stored, a repeat with the same key gives the same client a new token."""
+    """Join a task. Until the token is used for the first time, a repeat with the same key gives a new token."""
 
     enrolment_code: EnrolmentCode = Field(repr=False)
     enrolment_key: Secret = Field(
@@ -151,12 +151,16 @@ class Profile(Message):
         description="the label histogram; null: the client sends none, which only selection rule `all` allows",
     )
     size: PositiveCount = Field(description="number of records; public")
-    privacy_value: PrivacyValue
+    privacy_value: PrivacyValue = Field(
+        description="value of one unit of budget to the client (ν), within `bounds` of the spec"
+    )
     histogram_rho: Rho | None = Field(
         default=None, description="null: the histogram is exact, an unprotected release, or there is none"
     )
     rho_cap: Rho | None = Field(default=None, description="largest budget in one round")
-    lifetime_rho: Rho | None = Field(default=None, description="largest budget in all rounds together")
+    lifetime_rho: Rho | None = Field(
+        default=None, description="largest budget of the histogram and all rounds together"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> "Profile":
@@ -181,6 +185,7 @@ class SelectionVerdict(Message):
     filled_up: bool = Field(default=False, description="selected only to reach the minimum")
     profiles: Count
     selected_clients: Count | None = None
+    begins_in_s: float | None = Field(default=None, exclude_if=is_absent, description="longest wait for more clients")
 
 
 class ClientSummary(Message):
@@ -219,7 +224,8 @@ class ClientSummary(Message):
 class RoundOffer(SignedMessage):
     """An open round for one client: all it needs to compute its best response, and no data of other clients.
 
-    The signature covers what is the same for all clients of an attempt.
+    The signature covers what is the same for all clients of an attempt: this message, the member `round` of the answer,
+    without `signature`, `standing`, `rho_max`, `declare_in_s` and `deliver_in_s`.
     """
 
     kind: ClassVar[str] = "announcement"
@@ -241,31 +247,6 @@ class RoundOffer(SignedMessage):
     deliver_by: Moment
     declare_in_s: float = Field(ge=0, description="seconds left by the server's clock")
     deliver_in_s: float = Field(ge=0)
-
-
-class Declaration(Message):
-    """The privacy budget that the client sells in this round."""
-
-    rho: Rho
-
-
-class Decline(Message):
-    """The client does not take part in this round. Before the upload it can also withdraw a declaration, once."""
-
-    decline: Yes
-    reason: Text = Field(
-        description="a code without amounts: not_worth_it, priced_out, owner_limit or too_late",
-        examples=["owner_limit"],
-    )
-
-
-class Join(Message):
-    """The client takes part in a round without a game (policy none)."""
-
-    join: Yes
-
-
-BudgetRequest = Declaration | Decline | Join
 
 
 class BudgetReceipt(SignedMessage):
@@ -302,7 +283,10 @@ class ClientResult(Message):
     declined: bool
     delivered: bool
     verdict: Choice[NoiseVerdict] | None = Field(default=None, description="of the noise audit; null if it is off")
-    accepted: bool
+    accepted: bool = Field(
+        description="whether an update counts and is paid. Not one that the operator has voided and, with"
+        " `privacy.audit: reject`, not `too_little_noise` and `too_much_noise`; `undecidable` counts"
+    )
     payment_micro: Micro
     escrow_micro: Micro | None = Field(
         default=None, exclude_if=is_absent, description="held back until the task ends; only in tasks with escrow"
@@ -328,7 +312,10 @@ class RoundTiming(Message):
     settlement_s: float | None = Field(
         default=None, ge=0, description="seconds of audit, mean, model and the closing transaction up to its commit"
     )
-    evaluation_s: float | None = Field(default=None, ge=0, description="null if the model was not evaluated")
+    evaluation_s: float | None = Field(default=None, ge=0, description="null if the model is not evaluated (yet)")
+    evaluated_at: Moment | None = Field(
+        default=None, exclude_if=is_absent, description="only if the model was evaluated after the settlement"
+    )
 
 
 class RoundResult(SignedMessage):
@@ -352,7 +339,7 @@ class RoundResult(SignedMessage):
     updates: Count
     model_version: ModelVersion
     model_digest: Digest | None = None
-    accuracy: float | None = Field(default=None, ge=0, le=1)
+    accuracy: float | None = Field(default=None, ge=0, le=1, description="null if the model is not evaluated (yet)")
     loss: float | None = None
     timing: RoundTiming | None = Field(default=None, description="null for old rounds without a measurement")
     own: ClientResult | None = None
@@ -392,3 +379,8 @@ class Event(Message):
     kind: Name = Field(examples=["round.settled"])
     round_number: RoundNumber | None = None
     detail: Text | None = None
+    fields: dict[str, FieldValue] | None = Field(
+        default=None,
+        exclude_if=is_absent,
+        description="the same values for programs; absent in events without values, and of earlier versions",
+    )

@@ -143,6 +143,24 @@ class RoundOutcomes(Message):
     payment_micro: Tuple[Micro] = Field(description="paid and held in escrow")
 
 
+class RoundCost(Message):
+    """What the paper's model says of a settled round: the cost of the server, and how far bids are from the best."""
+
+    round_number: RoundNumber
+    cost: float | None = Field(
+        description="the server's cost: a bound on the loss by noise and signal, plus the discounted reward, each with"
+        " its weight. It is computed from the declared budgets, not measured; null without noise, or if no update with"
+        " a budget counts"
+    )
+    reward_cost: float = Field(ge=0, description="the part of the cost that is the discounted reward")
+    regret: float | None = Field(
+        default=None,
+        ge=0,
+        description="the most that one bidder could have gained by another budget while all others stay the same; 0 at"
+        " the equilibrium, null without a bid",
+    )
+
+
 class ClientRound(Message):
     """One closed round of one client."""
 
@@ -167,7 +185,7 @@ class AccountSummary(Message):
     ordinal: Ordinal
     releases: Count = Field(description="the histogram and all updates")
     spent_rho: SpentRho | None = Field(description="what is proven for them together; null: one is unprotected")
-    epsilon: float | None = Field(ge=0, description="of the spent budget at delta, by the tight reading")
+    epsilon: float | None = Field(ge=0, description="of the spent budget at delta, by the formula of the contract")
     delta: float = Field(gt=0, lt=1)
     guarantee: Literal["proven", "heuristic", "none"] = Field(
         description="`proven`: all releases keep what they declare; `heuristic`: some guarantee less; `none`: at least"

@@ -17,10 +17,12 @@ from .task_spec import (
     PartitionKind,
     PrivacySpec,
     RoundsSpec,
+    SelectionRule,
     SelectionSpec,
     TaskSpec,
     WorkloadSpec,
 )
+from .task_spec.sizes import sized
 
 # Records per label in the training part of EMNIST ByClass (a stratified seventh of it): digits, A-Z, a-z.
 EMNIST_TRAINING_LABELS = (
@@ -40,25 +42,33 @@ class UnknownPreset(KeyError):
         self.name = name
 
     def __str__(self) -> str:
-        return f"unknown preset {self.name!r}; use one of {', '.join(PRESETS)}"
+        return f"unknown preset {self.name!r}; use one of {', '.join([*PRESETS, OWN])}"
 
 
-def preset(name: str, overrides: Mapping[str, Any] | None = None) -> TaskSpec:
-    """Return the task of this name, with some of its values replaced.
+def preset(
+    name: str,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    clients: int | None = None,
+    rounds: int | None = None,
+) -> TaskSpec:
+    """Return the task of this name for so many clients and rounds, with some of its values replaced.
 
     Overrides have the structure of the spec in JSON. Objects are merged; all other values are replaced. Another
-    mechanism replaces the whole old one, because their parameters differ.
+    mechanism replaces the whole old one, because their parameters differ. Overrides win over `clients` and `rounds`.
 
     Raises `UnknownPreset`, and pydantic's `ValidationError` if the result is not a valid task.
 
     >>> preset("digits", {"game": {"horizon": 5}}).game.horizon
     5
     """
-    if name not in PRESETS:
+    makers = {**PRESETS, OWN: own}
+    if name not in makers:
         raise UnknownPreset(name)
-    spec = PRESETS[name]()
-    if overrides:
-        spec = TaskSpec.model_validate(merged(spec.model_dump(mode="json"), overrides))
+    spec = makers[name]()
+    changes = merged(sized(spec, clients=clients, rounds=rounds), overrides or {})
+    if changes:
+        spec = TaskSpec.model_validate(merged(spec.model_dump(mode="json"), changes))
     return spec.current
 
 
@@ -287,6 +297,40 @@ def cifar10_paper() -> TaskSpec:
     """CIFAR-10 with the paper's network (McMahan et al.): cannot be both private and accurate with 5000 records per
     client; epsilon is above 30."""
     return _cifar10("mcmahan", lifetime_rho=15.0, rho_max=1.0)
+
+
+OWN = "own"
+
+
+def own() -> TaskSpec:
+    """The neutral preset for a workload of your own: no partition, all clients take part, and people have time to start
+    their clients. Twenty rounds fit into the limits that a client has by default (epsilon 2.8). The workload and the
+    layout are placeholders."""
+    rounds = 20
+    reward_max = 100 * MICRO
+    return TaskSpec(
+        workload=WorkloadSpec(dataset=OWN, network=OWN, labels=2, convex=False, partition=None),
+        layout=layouts.linear(inputs=1, labels=2),
+        selection=SelectionSpec(rule=SelectionRule.ALL),
+        game=GameSpec(horizon=rounds, discount=0.95, privacy_weight=1000.0, convexity=0.012),
+        privacy=PrivacySpec(
+            mechanism=GradientOnce(clip_norm=1.0), histogram_rho=0.02, lifetime_rho=0.2, audit=AuditMode.FLAG
+        ),
+        aggregation=AggregationSpec(learning_rate=1.0, momentum=0.7),
+        rounds=RoundsSpec(
+            enrolment_window_s=3600.0, quiet_s=600.0, declare_s=60.0, deliver_s=300.0, min_clients=3, min_updates=2
+        ),
+        # (0.2 - 0.02) / 20: the rest of the lifetime budget, in equal parts.
+        bounds=BoundsSpec(
+            rho_max=0.009,
+            rho_min=0.009 / 1000,
+            privacy_value_min=0.1,
+            privacy_value_max=10.0,
+            reward_max_micro=reward_max,
+            reward_total_micro=reward_max * rounds,
+        ),
+        defence=DefenceSpec(),
+    )
 
 
 PRESETS: dict[str, Callable[[], TaskSpec]] = {

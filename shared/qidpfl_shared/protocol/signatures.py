@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 _KEY_BYTES, _SIGNATURE_BYTES = 32, 64
-KeyId = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$", description="the first 16 digits of the key's SHA-256")]
+KeyId = Annotated[
+    str, Field(pattern=r"^[0-9a-f]{16}$", description="the first 16 digits of the SHA-256 of the 32 raw bytes")
+]
 PublicKeyText = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{43}=$", description="32 bytes of Ed25519 in base64")]
 SignatureText = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{86}==$", description="64 bytes of Ed25519 in base64")]
 
@@ -53,7 +55,9 @@ class SignedMessage(Message):
     unsigned: ClassVar[frozenset[str]] = frozenset()
 
     chain: ChainPosition | None = Field(default=None, description="where the chain of the task records it")
-    signature: MessageSignature | None = Field(default=None, description="Ed25519 over the rest of the message")
+    signature: MessageSignature | None = Field(
+        default=None, description="Ed25519 over the rest of the message as served"
+    )
 
     def signed_part(self) -> dict[str, Any]:
         """Everything that the signature covers, as JSON values, with fields that this version does not know."""

@@ -7,6 +7,7 @@ can write. Received bytes are data only: nothing here unpickles or decompresses.
 import base64
 import binascii
 import hashlib
+import json
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -67,6 +68,12 @@ class TensorLayout(Message):
     def dimension(self) -> int:
         """The number of parameters d."""
         return sum(tensor.size for tensor in self.tensors)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of names, shapes and order: two owners with the same model have the same digest."""
+        facts = json.dumps([[tensor.name, list(tensor.shape)] for tensor in self.tensors], separators=(",", ":"))
+        return hashlib.sha256(facts.encode()).hexdigest()
 
     @property
     def byte_length(self) -> int:

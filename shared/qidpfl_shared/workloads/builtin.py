@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..protocol import layouts
-from ..protocol.layouts import LENET_MIN_SIDE, MCMAHAN_SIDE, NETWORKS, ImageFacts
+from ..protocol.layouts import MCMAHAN_SIDE, NETWORKS, ImageFacts
 from .datasets import cifar, digits, mnist
 from .datasets.folder import DataFolder
 from .datasets.images import Images
@@ -129,13 +129,6 @@ def built_in(*, dataset: str, network: str, folder: DataFolder) -> BuiltIn:
         raise UnknownWorkload(f"there is no data set {dataset!r}; use one of {', '.join(DATA_SETS)}")
     if network not in NETWORKS:
         raise UnknownWorkload(f"there is no network {network!r}; use one of {', '.join(NETWORKS)}")
-    data_set = DATA_SETS[dataset]
-    shape = data_set.facts.shape
-    if not layouts.accepts(network, shape):
-        side = LENET_MIN_SIDE if network == "lenet" else MCMAHAN_SIDE
-        kind = "images" if network == "lenet" else "colour images"
-        has = f"{shape.height}x{shape.width} with {shape.channels} channel{'s' if shape.channels > 1 else ''}"
-        raise UnknownWorkload(
-            f"network {network!r} accepts {kind} of at least {side}x{side}, but {dataset!r} has {has}"
-        )
-    return BuiltIn(data_set=data_set, network_name=network, folder=folder)
+    if (problem := layouts.misfit(dataset=dataset, network=network)) is not None:
+        raise UnknownWorkload(problem)
+    return BuiltIn(data_set=DATA_SETS[dataset], network_name=network, folder=folder)

@@ -6,6 +6,7 @@ Importing runs code. The name therefore never comes from a server or a task.
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -87,13 +88,7 @@ def custom_workload(name: str, *, data_dir: Path | None) -> CheckedWorkload:
 
     Raises `UnknownWorkload` if there is no such class, and `WorkloadError` if it fails or lacks a member.
     """
-    place, colon, class_name = name.rpartition(":")
-    if not colon or not place or not class_name:
-        raise UnknownWorkload(f"{name!r} is neither module:Class nor path/to/file.py:Class")
-    module = _module_of_file(Path(place)) if place.endswith(".py") else _module_named(place)
-    maker = getattr(module, class_name, None)
-    if not callable(maker):
-        raise UnknownWorkload(f"{place} has no class {class_name!r}")
+    maker = class_named(name)
     try:
         custom = maker(data_dir=data_dir)
     except WorkloadError:
@@ -102,6 +97,18 @@ def custom_workload(name: str, *, data_dir: Path | None) -> CheckedWorkload:
         raise WorkloadError(f"{name}: creating the workload failed: {described(error)}") from error
     _check_members(name, custom)
     return CheckedWorkload(name, custom)
+
+
+def class_named(name: str, *, kind: str = "workload") -> Callable[..., Any]:
+    """Import the class of `module:Class` or `path/to/file.py:Class`. Raises `UnknownWorkload` if there is none."""
+    place, colon, class_name = name.rpartition(":")
+    if not colon or not place or not class_name:
+        raise UnknownWorkload(f"{name!r} is neither module:Class nor path/to/file.py:Class")
+    module = _module_of_file(Path(place), kind) if place.endswith(".py") else _module_named(place)
+    maker: Callable[..., Any] | None = getattr(module, class_name, None)
+    if not callable(maker):
+        raise UnknownWorkload(f"{place} has no class {class_name!r}")
+    return maker
 
 
 def published_name(name: str) -> str:
@@ -124,9 +131,9 @@ def _module_named(name: str) -> ModuleType:
         raise UnknownWorkload(f"module {name!r} cannot be imported: {described(error)}") from error
 
 
-def _module_of_file(path: Path) -> ModuleType:
+def _module_of_file(path: Path, kind: str) -> ModuleType:
     try:
-        return module_of_file(path, kind="workload")
+        return module_of_file(path, kind=kind)
     except CannotImport as error:
         raise UnknownWorkload(str(error)) from error
 

@@ -5,12 +5,13 @@ This is the only module here that imports torch at once.
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
 
-from ..protocol.layouts import LENET_MIN_SIDE, MCMAHAN_CHANNELS, MCMAHAN_SIDE, NETWORKS
+from ..protocol.layouts import LENET_MIN_SIDE, MCMAHAN_CHANNELS, MCMAHAN_SIDE, OWN_DATA_NETWORKS
 from ..protocol.wire import TensorLayout, TensorSpec, Vector32, unflatten
 from .workload import LayoutMismatch, UnknownWorkload, WorkloadError
 
@@ -20,13 +21,15 @@ _TOLERANCE = 1e-3
 _MODERATE = 1e3
 
 
-def build_network(name: str, *, labels: int, record_shape: tuple[int, ...]) -> nn.Module:
+def build_network(name: str, *, labels: int, record_shape: tuple[int, ...], hidden: Sequence[int] = ()) -> nn.Module:
     """Return a fresh network for records of this shape. Its parameters have the names of `protocol.layouts`.
 
     Raises `UnknownWorkload` for an unknown name, or if the network does not accept records of this shape.
     """
-    if name not in NETWORKS:
-        raise UnknownWorkload(f"there is no network {name!r}; use one of {', '.join(NETWORKS)}")
+    if name not in OWN_DATA_NETWORKS:
+        raise UnknownWorkload(f"there is no network {name!r}; use one of {', '.join(OWN_DATA_NETWORKS)}")
+    if name == "mlp":
+        return _mlp(labels, record_shape, hidden)
     return _BUILD[name](labels, record_shape)
 
 
@@ -82,6 +85,7 @@ def check_records_stay_apart(network: nn.Module, examples: torch.Tensor | None =
             raise WorkloadError(
                 f"layer {name or 'network'!r} ({type(layer).__name__}) mixes records, so no gradient belongs to"
                 " one record alone; use GroupNorm or LayerNorm instead"
+                " (qidpfl_shared.workloads.group_norm.with_group_norm converts batch normalisation)"
             )
     if examples is not None and not _answers_one_by_one(network, examples):
         raise WorkloadError("the network's output for a record depends on the other records of the batch")
@@ -131,6 +135,16 @@ def _linear(labels: int, record_shape: tuple[int, ...]) -> nn.Module:
     nn.init.zeros_(network.weight)
     nn.init.zeros_(network.bias)
     return network
+
+
+def _mlp(labels: int, record_shape: tuple[int, ...], hidden: Sequence[int]) -> nn.Module:
+    """Fully connected layers with tanh between."""
+    layers: list[tuple[str, nn.Module]] = [("flat", nn.Flatten())]
+    for place, (before, wide) in enumerate(pairwise((math.prod(record_shape), *hidden, labels)), 1):
+        if place > 1:
+            layers.append((f"tanh{place - 1}", nn.Tanh()))
+        layers.append((f"full{place}", nn.Linear(before, wide)))
+    return nn.Sequential(OrderedDict(layers))
 
 
 def _lenet(labels: int, record_shape: tuple[int, ...]) -> nn.Module:

@@ -39,6 +39,8 @@ class WorkloadError(Exception):
       UnknownWorkload     there is no data set, network, module or class of this name
       DataMissing         the data are not in the folder, or damaged
       LayoutMismatch      the network is not the one that the task describes
+      DataMismatch        own data do not have the features that the task states
+        LabelMismatch     or not its labels
       PartitionError      the records cannot be divided as the task says, or there is no such shard
     """
 
@@ -53,6 +55,14 @@ class DataMissing(WorkloadError):
 
 class LayoutMismatch(WorkloadError):
     """The network's tensors are not those of the task."""
+
+
+class DataMismatch(WorkloadError):
+    """Own data do not have the features that the task states."""
+
+
+class LabelMismatch(DataMismatch):
+    """Own data have labels that the task does not have."""
 
 
 class PartitionError(WorkloadError):

@@ -64,6 +64,8 @@ LATER_COLUMNS = (
     ("payments", "escrow_micro"),
     *(("tasks", column) for column in ("paused_at", "declare_s", "deliver_s")),
     ("enrolment_codes", "revoked_at"),
+    ("events", "fields"),
+    *(("rounds", column) for column in ("evaluation_deferred", "evaluated_at")),
 )
 
 
@@ -97,6 +99,7 @@ def test_a_store_from_before_rounds_were_timed_goes_on(opened: Open, store_url: 
         connection.execute(text("ALTER TABLE clients DROP COLUMN token_used"))
         for table in LATER_TABLES:
             connection.execute(text(f"DROP TABLE {table}"))
+        connection.execute(text("DROP INDEX ix_rounds_awaiting_evaluation"))
         for table, column in LATER_COLUMNS:
             connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))

@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from qidpfl_server.clock import seconds
 from qidpfl_server.domain import Payment, Round, RoundInvitation, Update
 from qidpfl_server.errors import DamagedState
+from qidpfl_server.service.rounds.deferred_evaluation import evaluate_settled
 from qidpfl_server.service.rounds.settlement import settle_if_due
 from qidpfl_server.service.rounds.settlement_timer import Timing
 from qidpfl_server.service.scoring import Evaluation, Score
 from qidpfl_server.service.views import round_result
+from qidpfl_server.store.schema import rounds
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
 from qidpfl_shared.core.aggregation import Parameters
@@ -102,7 +105,7 @@ def test_a_settled_round_tells_how_long_its_settlement_and_evaluation_took(store
     assert following.opened_at == round_.settled_at
     assert following.declare_by == round_.settled_at + seconds(SPEC.rounds.declare_s)
     (timing,) = observed
-    assert timing.evaluation_s == round_.evaluation_s and timing.settlement_s >= round_.settlement_s
+    assert timing.evaluation_s == round_.evaluation_s and (timing.settlement_s or 0) >= round_.settlement_s
 
 
 @pytest.mark.parametrize("evaluator", [None, Slow(scores=False)])
@@ -130,6 +133,21 @@ def test_one_of_many_processes_settles_a_round(opened: Open) -> None:
     assert [model.version for model in stores[0].read(lambda tx: tx.tasks.models(task_id))] == [0, 1]
     assert kinds(stores[0], task_id).count("round.settled") == 1
     assert not settle_if_due(stores[0], task_id, None, NOW)
+
+
+def test_one_of_many_processes_stores_the_scores_of_a_settled_round(opened: Open) -> None:
+    store = opened()
+    task_id, _ = delivered_round(store)
+    assert settle_if_due(store, task_id, None, NOW)
+    with store.engine.begin() as connection:
+        connection.execute(update(rounds).where(rounds.c.round_number == 1).values(evaluation_deferred=True))
+    evaluator = Slow(takes_s=0.05)
+    stored = at_once([opened() for _ in range(4)], lambda process: evaluate_settled(process, task_id, evaluator, NOW))
+    assert stored.count(True) == 1
+    round_ = store.read(lambda tx: tx.rounds.get(task_id, 1))
+    assert round_ is not None and (round_.accuracy, round_.loss) == (0.5, 1.0) and not round_.awaits_evaluation
+    assert kinds(store, task_id).count("round.evaluated") == 1
+    assert not evaluate_settled(store, task_id, evaluator, NOW)
 
 
 def round_of(task_id: str, **values: Any) -> Round:

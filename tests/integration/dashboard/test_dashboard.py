@@ -11,16 +11,18 @@ import pytest
 
 from support.browsers import missing_browser, opened_browser
 from support.coordinators import Coordinator, ScriptedClient
+from support.visits import Visit
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
 pytestmark = [pytest.mark.live, pytest.mark.skipif(bool(missing_browser()), reason=missing_browser() or "")]
 
 PAGES = ("market", "clients", "privacy", "selection", "events")
-AXE = Path(__file__).parents[2] / "data/axe/axe.min.js"
 HOSTILE = '<img src=x onerror="globalThis.hacked=1"><b>bold</b>'
 CLIENTS = 5
+# A number that occurs nowhere else.
+SECRET_RHO = 0.0123456789
 
 
 class Market:
@@ -76,35 +78,26 @@ def browser() -> Iterator["Browser"]:
         yield browser
 
 
-class Visit:
-    """A page of the dashboard in a context of its own, which collects what the console says."""
+class DashboardVisit(Visit):
+    """A visit of the dashboard; the token is in the link."""
 
     def __init__(self, browser: "Browser", url: str, token: str | None, **options: Any) -> None:
-        self.url = f"{url}/dashboard"
-        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options)
-        self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(30_000)
-        self.said: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text) if message.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.goto(self.url if token is None else f"{self.url}#token={token}")
+        self.root = f"{url}/dashboard"
+        super().__init__(browser, self.root if token is None else f"{self.root}#token={token}", **options)
 
     def show(self, task_id: str, name: str) -> None:
-        self.page.goto(f"{self.url}#/t/{task_id}/{name}")
+        self.page.goto(f"{self.root}#/t/{task_id}/{name}")
         self.page.wait_for_selector(f'nav a[aria-current="page"]:text-is("{name}")')
         self.page.wait_for_function("document.querySelectorAll('main .card').length > 0")
-
-    def text(self) -> str:
-        return self.page.inner_text("main")
 
 
 @pytest.fixture
 def visit(browser: "Browser", market: Market) -> Iterator[Any]:
-    opened: list[Visit] = []
+    opened: list[DashboardVisit] = []
 
-    def start(token: str | None = "viewer", url: str | None = None, **options: Any) -> Visit:
+    def start(token: str | None = "viewer", url: str | None = None, **options: Any) -> DashboardVisit:
         known = market.token(token) if token in ("viewer", "admin") else token
-        opened.append(Visit(browser, url or market.coordinator.url, known, **options))
+        opened.append(DashboardVisit(browser, url or market.coordinator.url, known, **options))
         return opened[-1]
 
     yield start
@@ -114,16 +107,16 @@ def visit(browser: "Browser", market: Market) -> Iterator[Any]:
 
 def test_every_page_shows_a_live_task_under_its_policy(visit: Any, market: Market) -> None:
     seen = visit()
-    header = seen.page.request.get(seen.url).headers["content-security-policy"]
+    header = seen.page.request.get(seen.root).headers["content-security-policy"]
     assert "unsafe" not in header and "script-src 'self'" in header
     for name in PAGES:
         seen.show(market.task_id, name)
-        for figure in seen.page.query_selector_all(".figure"):
-            assert figure.query_selector("svg, canvas") is not None, f"{name}: {figure.inner_text()}"
-    seen.page.goto(f"{seen.url}#/")
+        for figure in seen.page.locator(".figure").all():
+            figure.locator("svg, canvas").wait_for()
+    seen.page.goto(f"{seen.root}#/")
     seen.page.wait_for_selector("text=market")
     client_id = market.clients[0].client_id
-    seen.page.goto(f"{seen.url}#/t/{market.task_id}/clients/{client_id}")
+    seen.page.goto(f"{seen.root}#/t/{market.task_id}/clients/{client_id}")
     seen.page.wait_for_selector("text=round/1")
     assert seen.said == []
 
@@ -143,6 +136,62 @@ def test_the_table_behind_a_chart_has_the_numbers_of_the_api(visit: Any, market:
     card.locator("summary").click()
     card.locator("tbody tr").last.wait_for()
     assert card.locator("tbody tr").count() == len(rounds)
+
+
+@pytest.mark.parametrize(("name", "charts"), [("market", 8), ("clients", 1), ("privacy", 1), ("selection", 2)])
+def test_behind_every_chart_is_a_table_and_a_csv_with_the_same_rows(
+    visit: Any, market: Market, name: str, charts: int
+) -> None:
+    seen = visit()
+    seen.show(market.task_id, name)
+    cards = list(seen.charts())
+    assert len(cards) == charts
+    for card in cards:
+        card.locator(".figure svg, .figure canvas").wait_for()
+        card.locator("summary").click()
+        card.locator("tbody tr").first.wait_for()
+        lines = seen.saved(card)
+        assert len(lines) - 1 == card.locator("tbody tr").count()
+        assert len(lines[0]) == card.locator("thead th").count()
+
+
+def test_the_market_shows_the_cost_of_the_server_and_regrets(visit: Any, market: Market) -> None:
+    seen = visit()
+    seen.show(market.task_id, "market")
+    for title, column in (("Server cost", "cost"), ("Largest regret by round", "regret")):
+        card = seen.page.locator("section.card", has=seen.page.get_by_role("heading", name=title, exact=True))
+        card.locator("svg").wait_for()
+        head, *lines = seen.saved(card)
+        shown = [float(line[head.index(column)]) for line in lines]
+        # The page may have read its first answer before the last round was settled.
+        assert shown == [one[column] for one in market.get("/costs")][: len(shown)] and len(shown) >= 3
+
+
+def test_no_answer_that_the_page_reads_has_a_budget_of_the_open_round(browser: "Browser", tmp_path: Path) -> None:
+    with Coordinator(tmp_path) as coordinator:
+        market = Market(coordinator)
+        market.play()
+        first = market.selected[0]
+        news = first.poll()
+        assert news is not None
+        number = news["round"]["round_number"]
+        first.http.put(f"/rounds/{number}/budget", json={"rho": SECRET_RHO}).raise_for_status()
+        seen = DashboardVisit(browser, coordinator.url, market.token("admin"))
+        answers: list[str] = []
+        seen.page.on("response", lambda one: answers.append(one.text()) if is_whole_answer(one.url) else None)
+        for name in PAGES:
+            seen.show(market.task_id, name)
+            seen.page.wait_for_load_state("load")
+            seen.open_tables()
+            assert str(SECRET_RHO) not in seen.page.content()
+        seen.page.goto(f"{seen.root}#/t/{market.task_id}/clients/{first.client_id}")
+        seen.page.wait_for_selector("text=round/1")
+        seen.context.close()
+        assert len(answers) > len(PAGES) and not any(str(SECRET_RHO) in text for text in answers)
+
+
+def is_whole_answer(url: str) -> bool:
+    return "/v1/" in url and not url.endswith("/events")
 
 
 def test_the_page_follows_the_task_without_a_reload(visit: Any, market: Market) -> None:
@@ -179,6 +228,27 @@ def test_the_page_reconnects_after_a_killed_coordinator(visit: Any, tmp_path: Pa
         seen.page.wait_for_selector(".pill.live")
         market.play()
         seen.page.wait_for_selector("text=1 settled")
+
+
+def test_the_page_asks_again_and_again_when_the_feed_cannot_be_streamed(visit: Any, market: Market) -> None:
+    """A proxy that buffers ends the feed without a byte. The page then polls, and still shows every round."""
+    seen = visit()
+    asked: list[str] = []
+
+    def without_a_byte(route: Any) -> None:
+        asked.append(route.request.url)
+        route.fulfill(status=200, content_type="text/event-stream", body="")
+
+    seen.page.route("**/events", without_a_byte)
+    seen.show(market.task_id, "market")
+    seen.page.wait_for_selector(".pill.polling")
+    seen.page.evaluate("globalThis.same = true")
+    settled = market.get("")["settled_rounds"]
+    market.play()
+    seen.page.wait_for_selector(f"text={settled + 1} settled")
+    assert seen.page.evaluate("globalThis.same") is True
+    # It has given up the stream, and does not report a lost connection between two questions.
+    assert len(asked) == 2 and seen.page.query_selector(".pill.reconnecting") is None
 
 
 def test_a_token_leaves_the_address_and_a_wrong_one_is_refused(visit: Any, market: Market) -> None:
@@ -223,7 +293,7 @@ def test_a_hostile_name_is_shown_as_text(visit: Any, market: Market) -> None:
 
     seen.page.route("**/v1/tasks", hostile)
     seen.page.route(f"**/v1/tasks/{market.task_id}", hostile)
-    seen.page.goto(f"{seen.url}#token={market.token()}")
+    seen.page.goto(f"{seen.root}#token={market.token()}")
     seen.page.reload()
     seen.page.wait_for_selector(f"text={HOSTILE[:20]}")
     seen.show(market.task_id, "events")
@@ -244,7 +314,7 @@ def test_the_keyboard_reaches_pages_tables_and_dialogs(visit: Any, market: Marke
     seen.page.locator("summary").first.focus()
     seen.page.keyboard.press("Enter")
     seen.page.wait_for_selector("details[open] table")
-    seen.page.goto(f"{seen.url}#/")
+    seen.page.goto(f"{seen.root}#/")
     stop = seen.page.get_by_role("button", name="Stop market")
     stop.focus()
     seen.page.keyboard.press("Enter")
@@ -282,14 +352,7 @@ def test_pages_are_accessible_and_fit_the_screen(visit: Any, market: Market, the
     for name in ("", *PAGES):
         if name:
             seen.show(market.task_id, name)
-            seen.page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-        seen.page.evaluate(AXE.read_text())
-        found = seen.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        serious = [
-            (one["id"], [node["html"][:200] for node in one["nodes"]])
-            for one in found["violations"]
-            if one["impact"] in ("serious", "critical")
-        ]
-        assert serious == [], f"{name}: {serious}"
-        assert seen.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} is too wide"
+            seen.open_tables()
+        assert seen.serious_findings() == [], name
+        assert seen.fits(), f"{name} is too wide"
     assert seen.page.evaluate("document.documentElement.dataset.theme") == theme

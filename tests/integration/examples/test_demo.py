@@ -12,13 +12,12 @@ import pytest
 
 pytestmark = pytest.mark.live
 
-DEMO = Path(__file__).parents[3] / "examples" / "demo"
 ROUNDS = 6
 REFUSED = {2, 5, 8}
 
 
 def play(folder: Path, *, kill_after: str | None = None) -> str:
-    command = [sys.executable, "-u", str(DEMO), "--rounds", str(ROUNDS), "--unsafe-seed", "3"]
+    command = [sys.executable, "-u", "-m", "qidpfl", "demo", "--rounds", str(ROUNDS), "--unsafe-seed", "3"]
     with subprocess.Popen(
         [*command, "--keep", str(folder), "--chart", str(folder / "chart.png")],
         stdout=subprocess.PIPE,

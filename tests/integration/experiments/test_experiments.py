@@ -15,8 +15,8 @@ import pytest
 
 from qidpfl_experiments.methods import METHODS
 from qidpfl_experiments.results.tables import Tables, read_tables
-from qidpfl_experiments.run import testbed as live
-from qidpfl_experiments.run.process import AuditFailed
+from qidpfl_experiments.testbed import services as live
+from qidpfl_experiments.testbed.process import AuditFailed
 
 pytestmark = pytest.mark.live
 
@@ -286,7 +286,7 @@ def test_heuristic_noise_is_announced(tmp_path: Path) -> None:
 
 
 def test_a_failed_audit_ends_the_run_and_keeps_its_state(tmp_path: Path) -> None:
-    with live.Testbed(live.Placement(work=tmp_path)) as testbed:
+    with live.LocalServices(live.Placement(work=tmp_path)) as testbed:
         testbed.api.create_task("mine", preset="digits")
         assert "0 violated" in testbed.audit()
         with closing(sqlite3.connect(tmp_path / "coordinator" / "coordinator.db")) as books, books:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qidpfl_shared.failpoints import SERVER_FAILPOINTS
+from qidpfl_shared.failpoints import EVALUATION_FAILPOINTS, SERVER_FAILPOINTS
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
 from support.faults import broken_rules
 from support.task_checks import violations
@@ -45,6 +45,30 @@ def test_a_coordinator_killed_at_any_failpoint_continues_where_it_was(
         coordinator.start()
         assert [run.result()["task_state"] for run in runs] == ["finished"] * CLIENTS
         assert violations(coordinator, clients[0].task_id, clients) == []
+
+
+@pytest.mark.parametrize("store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize("name", ("settle.model_written", "settle.after_commit", *EVALUATION_FAILPOINTS))
+def test_a_coordinator_killed_around_a_deferred_evaluation_stores_all_scores(
+    name: str, store_url: str, tmp_path: Path, gather: Gather
+) -> None:
+    later = {"QIDPFL_DEFERRED_EVALUATION_S": "0"}
+    coordinator = Coordinator(tmp_path, store_url=store_url)
+    # The evaluation of round 2 is the first one that follows on the settlement.
+    coordinator.environment = later | {"QIDPFL_FAILPOINT": f"{name}:{2 if name.startswith('settle') else 1}"}
+    with coordinator.start(), ThreadPoolExecutor(CLIENTS) as threads:
+        clients = gather(coordinator)
+        runs = [threads.submit(client.run, patience_s=PATIENCE_S) for client in clients]
+        assert coordinator.died_of() == signal.SIGKILL
+        coordinator.environment = later | {"QIDPFL_FAILPOINT": ""}
+        coordinator.start()
+        assert [run.result()["task_state"] for run in runs] == ["finished"] * CLIENTS
+        assert violations(coordinator, clients[0].task_id, clients) == []
+        task = f"/v1/tasks/{clients[0].task_id}"
+        with coordinator.admin as http:
+            results = [http.get(f"{task}/rounds/{number}").json() for number in range(1, HORIZON + 1)]
+        assert all(result["accuracy"] is not None for result in results)
+        assert ["evaluated_at" in result["timing"] for result in results] == [False, True, False]
 
 
 def test_uploads_acknowledged_before_the_commit_are_caught(tmp_path: Path, gather: Gather) -> None:

@@ -82,6 +82,7 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", f"{TASK}/rounds"): OPERATOR,
     ("GET", f"{TASK}/progress"): OPERATOR,
     ("GET", f"{TASK}/outcomes"): OPERATOR,
+    ("GET", f"{TASK}/costs"): OPERATOR,
     ("GET", f"{TASK}/accounts"): OPERATOR,
     ("GET", f"{TASK}/forecast"): OPERATOR,
     ("GET", f"{TASK}/export/{{table}}"): OPERATOR,

@@ -308,6 +308,26 @@ def test_an_impossible_budget_is_refused_and_not_recorded(
     assert rows(coordinator, "budgets", bounded.task_id) == []
 
 
+@pytest.mark.parametrize(
+    ("budget", "paths"),
+    [
+        ({"rho": "0.05"}, ["/body/Declaration/rho"]),
+        ({"rho": -1.0, "reason": "x"}, ["/body/Declaration/rho", "/body/Declaration/reason"]),
+        ({}, ["/body/Declaration/rho"]),
+        ({"decline": True}, ["/body/Decline/reason"]),
+        ({"decline": True, "reason": "too_late", "rho": 0.05}, ["/body/Decline/rho"]),
+        ({"join": 1}, ["/body/Join/join"]),
+        ([], ["/body/Declaration"]),
+    ],
+)
+def test_an_answer_lists_the_errors_of_its_own_kind_only(
+    bounded: ScriptedClient, budget: Any, paths: list[str]
+) -> None:
+    answer = bounded.http.put("/rounds/1/budget", json=budget)
+    assert answer.status_code == 422
+    assert [error["path"] for error in answer.json()["errors"]] == paths
+
+
 @pytest.fixture(scope="module")
 def bounded(gather: Gather) -> ScriptedClient:
     """A client that is invited to a round where budgets lie in [0.01, 0.5]."""
@@ -335,7 +355,9 @@ def test_a_profile_is_frozen_and_must_fit_the_task(coordinator: Coordinator) -> 
     assert client.profile().status_code == 200
     assert client.profile().status_code == 200
     client.privacy_value = 2.0
-    assert refusal(client.profile()) == (409, "profile_frozen")
+    frozen = client.profile()
+    assert refusal(frozen) == (409, "profile_frozen")
+    assert frozen.json()["detail"] == "the stored profile has another privacy_value"
 
 
 # --- the life of a task ----------------------------------------------------------------------------------------------

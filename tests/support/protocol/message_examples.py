@@ -59,6 +59,7 @@ from qidpfl_shared.protocol.operators import (
     Identity,
     OpenRound,
     PresetInfo,
+    RoundCost,
     RoundOutcomes,
     RoundProgress,
     RoundSummary,
@@ -195,6 +196,7 @@ OPERATOR_EXAMPLES: tuple[Message, ...] = (
         rho=(0.4, 0.0),
         payment_micro=(4, 0),
     ),
+    RoundCost(round_number=3, cost=1.5, reward_cost=0.5, regret=0.25),
     ClientRound(
         round_number=3,
         state=RoundState.SETTLED,

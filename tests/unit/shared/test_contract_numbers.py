@@ -1,7 +1,10 @@
 """docs/contract.md, which the coordinator serves: every number of its worked example is computed here by the core."""
 
 import math
+import re
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from qidpfl_shared.core.aggregation import ServerState, server_step
 from qidpfl_shared.core.equilibrium import best_response, equilibrium
 from qidpfl_shared.core.money import from_micro, split_reward
 from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
+from qidpfl_shared.core.privacy.discrete_gaussian import GRID_EXPONENT
 from qidpfl_shared.core.privacy.histogram import clean_histogram, histogram_noise_std
 from qidpfl_shared.core.privacy.mechanisms import (
     BoltOnMechanism,
@@ -24,6 +28,7 @@ from qidpfl_shared.core.privacy.mechanisms import (
 )
 from qidpfl_shared.core.selection import label_distances, uniform_reference
 from qidpfl_shared.protocol.mechanism_specs import GradientOnce
+from qidpfl_shared.protocol.releases import histogram_release
 from qidpfl_shared.protocol.task_spec import DefenceSpec
 from qidpfl_shared.workloads.builtin import DATA_SETS
 
@@ -121,6 +126,29 @@ def test_the_privacy_account() -> None:
     orders = 1 + np.geomspace(1e-3, 1e4, 200_000)
     bounds = spent * orders + np.log(1 / (orders * DELTA)) / (orders - 1) + np.log(1 - 1 / orders)
     assert bounds.min() == pytest.approx(epsilon, rel=1e-6)
+
+
+def test_the_sampler_of_the_text_draws_a_discrete_gaussian() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
+    found: dict[str, Any] = {}
+    exec(code, found)
+    draw, count, std = found["discrete_gaussian"], 20_000, 3
+    drawn = Counter(draw(std) for _ in range(count))
+    weights = {value: math.exp(-(value**2) / (2 * std**2)) for value in range(-30, 31)}
+    total = sum(weights.values())
+    expected = {value: count * weights[value] / total for value in range(-8, 9)}
+    # 17 cells and the rest: chi-square with about 17 degrees of freedom, which exceeds 70 once in 10^8 runs.
+    assert sum((drawn[value] - wanted) ** 2 / wanted for value, wanted in expected.items()) < 70
+    fine = [draw(2**40) / 2**40 for _ in range(1000)]
+    assert 0.8 < np.std(fine) < 1.2
+    assert GRID_EXPONENT == -40
+
+
+def test_the_ledger_of_the_document_names_the_mechanisms_of_the_code() -> None:
+    entries: Any = examples.LEDGER["entries"]
+    histogram, update = entries
+    assert histogram["mechanism"] == histogram_release(0.1).mechanism
+    assert update["mechanism"] == MECHANISMS[0].name
 
 
 @pytest.mark.parametrize("name", list(DATA_SETS))

@@ -102,7 +102,7 @@ ROUND = {
 LEDGER = {
     "client_id": CLIENT_ID,
     "entries": [
-        {"release": "histogram", "mechanism": "label histogram", "state": "spent", "rho": 0.1, "proven_rho": 0.1},
+        {"release": "histogram", "mechanism": "gaussian histogram", "state": "spent", "rho": 0.1, "proven_rho": 0.1},
         {
             "release": "round/1",
             "mechanism": "gradient_once",

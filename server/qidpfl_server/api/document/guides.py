@@ -16,6 +16,8 @@ GUIDES = {
     "contract": "What a client computes: formulas with one worked example",
     "protocol": "The protocol: messages, states, repeats, errors",
     "clients": "Writing a client: the SDK, and what every client must guarantee",
+    "conformance": "Conformance: how to check a client or a coordinator",
+    "own-data": "Own data: how records in files of an owner become features",
     "privacy": "Privacy: what is guaranteed, under which assumptions",
     "glossary": "Glossary",
 }
@@ -42,9 +44,7 @@ def guide_page(name: str) -> str:
     for place, token in enumerate(tokens):
         if token.type == "heading_open":
             token.attrSet("id", _anchor(tokens[place + 1].content))
-        for inner in token.children or ():
-            _redirect(inner)
-    _close_plain_links(tokens)
+        _redirect(token.children or [])
     body = reader.renderer.render(tokens, reader.options, {})
     return page(f"{name} · QI-DPFL", f"<nav>{_links()}</nav>\n<main>{body}</main>")
 
@@ -76,23 +76,21 @@ def _anchor(heading: str) -> str:
     return kept.strip().replace(" ", "-")
 
 
-def _redirect(token: "Token") -> None:
-    """Let links between guides lead to the served pages. A link to a page that is not served becomes plain text."""
-    if token.type != "link_open":
-        return
-    target = str(token.attrGet("href"))
-    name, _, anchor = target.partition("#")
-    if name.removesuffix(".md") in GUIDES:
-        token.attrSet("href", f"/guide/{name.removesuffix('.md')}" + (f"#{anchor}" if anchor else ""))
-    elif name:
-        token.tag, token.attrs = "span", {}
-
-
-def _close_plain_links(tokens: "list[Token]") -> None:
+def _redirect(tokens: "list[Token]") -> None:
+    """Let links between guides lead to the served pages. A link to another file becomes text that says where it is."""
+    plain = False
     for token in tokens:
-        opened = ""
-        for inner in token.children or ():
-            if inner.type == "link_open":
-                opened = inner.tag
-            elif inner.type == "link_close":
-                inner.tag = opened
+        if token.type == "link_open":
+            target = str(token.attrGet("href"))
+            name, _, anchor = target.partition("#")
+            plain = name != "" and name.removesuffix(".md") not in GUIDES
+            if plain:
+                _become_text(token, "")
+            elif name:
+                token.attrSet("href", f"/guide/{name.removesuffix('.md')}" + (f"#{anchor}" if anchor else ""))
+        elif token.type == "link_close" and plain:
+            _become_text(token, " (in the source repository)")
+
+
+def _become_text(token: "Token", text: str) -> None:
+    token.type, token.tag, token.nesting, token.content = "text", "", 0, text

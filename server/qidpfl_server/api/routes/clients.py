@@ -17,7 +17,8 @@ from ...identifiers import hash_secret
 from ...logs import LimitedLog
 from ...service.credentials import CodeHolder, enrol_with_certificate, rotate_client_token
 from ...service.enrolment import client_summaries, enrol, leave, revoke_client, store_profile
-from ...service.views import ledger, selection_verdict
+from ...service.progress.waiting import current_verdict
+from ...service.views import ledger
 from ..auth import (
     Admin,
     Bearer,
@@ -71,8 +72,9 @@ async def enrol_client(
 ) -> EnrolAnswer:
     """Become a client of the task, with the enrolment code in the body and no token.
 
-    Store the key before the request and the token after it. May be repeated with the same key until the token is used:
-    the answer then has the same client with a new token.
+    Store the key before the request and the token after it. May be repeated with the same key until any call uses the
+    token for the first time: the answer then has the same client with a new token. Read the task before: `GET` on the
+    task with the enrolment code as bearer token.
     """
     now = context.now()
     try:
@@ -187,12 +189,16 @@ async def put_profile(
 @router.get("/me/selection", summary="Was I selected?", responses=responses(*_OWN) | success(examples.VERDICT))
 async def get_selection(context: Ctx, client_id: ClientId, task_id: TaskId) -> SelectionVerdict:
     """The client's own label distance, the threshold and the counts."""
-    return await context.read(lambda tx: selection_verdict(tx, client_id))
+    now = context.now()
+    return await context.read(lambda tx: current_verdict(tx, client_id, now))
 
 
 @router.get("/me/ledger", summary="My ledger", responses=responses(*_OWN) | success(examples.LEDGER))
 async def get_ledger(context: Ctx, client_id: ClientId, task_id: TaskId) -> Ledger:
-    """What the client declared, what privacy loss is proven, and what it was paid."""
+    """What the client declared, what privacy loss is proven, and what it was paid.
+
+    The client's own account counts: it also has updates that were sent and refused, which are freed here.
+    """
     return await context.read(lambda tx: ledger(tx, client_id))
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 import structlog
 from fastapi import APIRouter, Body, Path
 
+from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskSummary
 from qidpfl_shared.protocol.operators import CreateCodes, CreatedCodes, Deadlines, EnrolmentCodeInfo
@@ -34,6 +35,7 @@ async def pause(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     """
     now = context.now()
     await context.write(lambda tx: pause_task(tx, task_id, now))
+    failpoint("pause.after_commit")
     _log.info("admin_action", action="pause", task=task_id)
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 

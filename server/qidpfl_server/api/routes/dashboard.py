@@ -1,48 +1,21 @@
 """The dashboard: static files of this package. They hold no data; the page reads the public API with a token."""
 
-import hashlib
 from functools import lru_cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Response
 
 from qidpfl_shared.protocol.errors import ErrorCode
+from qidpfl_shared.web import StaticFile, page_files
 
 from ...errors import RequestRefused
 
 router = APIRouter(include_in_schema=False)
-_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".svg": "image/svg+xml",
-    "LICENSE": "text/plain; charset=utf-8",
-}
-
-
-class _File(NamedTuple):
-    data: bytes
-    media_type: str
-    etag: str
 
 
 @lru_cache(maxsize=1)
-def _files() -> dict[str, _File]:
-    """All files by their path below the folder, read once: a request can name no other file."""
-    found: dict[str, _File] = {}
-
-    def add(folder: Traversable, prefix: str) -> None:
-        for entry in folder.iterdir():
-            if entry.is_dir():
-                add(entry, f"{prefix}{entry.name}/")
-            elif media_type := next((kind for end, kind in _TYPES.items() if entry.name.endswith(end)), None):
-                data = entry.read_bytes()
-                found[prefix + entry.name] = _File(data, media_type, f'"{hashlib.sha256(data).hexdigest()}"')
-
-    add(files("qidpfl_server") / "dashboard", "")
-    return found
+def _files() -> dict[str, StaticFile]:
+    return page_files("qidpfl_server", "dashboard")
 
 
 @router.get("/dashboard")

@@ -17,6 +17,7 @@ from qidpfl_shared.protocol.operators import (
     Forecast,
     Identity,
     PresetInfo,
+    RoundCost,
     RoundOutcomes,
     RoundProgress,
     RoundSummary,
@@ -33,6 +34,7 @@ from ...ops.tables import (
     table_part,
     whole_rows,
 )
+from ...service.figures import round_costs
 from ...service.lifecycle import get_task
 from ...service.overview import (
     account_page,
@@ -84,6 +86,7 @@ _OUTCOMES = {
     "rho": [0.05, 0.0, 0.0],
     "payment_micro": [18_087_528, 0, 0],
 }
+_COST = {"round_number": 1, "cost": 27.4, "reward_cost": 9.04, "regret": 0.002}
 _ACCOUNT = {
     "client_id": _ID,
     "ordinal": 0,
@@ -164,6 +167,23 @@ async def list_outcomes(
         return _outcome_list.dump_json(context.store.read(lambda tx: round_outcomes(tx, task_id, after, limit)))
 
     return Response(await context.run_in_reader(as_json), media_type="application/json")
+
+
+@router.get(
+    f"{_TASK}/costs",
+    tags=["reading"],
+    summary="Server cost and regret",
+    responses=responses(*_READ) | success([_COST]),
+)
+async def list_costs(
+    context: Ctx,
+    caller: Operator,
+    task_id: TaskId,
+    after: RoundAfter = 0,
+    limit: Annotated[int, Query(ge=1, le=100, description="how many rounds at most")] = 50,
+) -> list[RoundCost]:
+    """Server cost and largest regret of the settled rounds after `after`, by the paper's model."""
+    return await context.read(lambda tx: round_costs(tx, task_id, after, limit))
 
 
 @router.get(

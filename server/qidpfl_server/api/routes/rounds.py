@@ -108,11 +108,12 @@ async def _last_result(context: Context, announced: AnnouncementState, client_id
         number = announced.round_.round_number - 1 or None
     if number is None:
         return None
-    return context.signed(as_seen_by(await _result(context, task.task_id, number), client_id))
+    return context.signed(as_seen_by(await _result(context, task.task_id, number, with_scores=False), client_id))
 
 
-async def _result(context: Context, task_id: str, number: int) -> RoundResult:
-    result = context.settled_rounds.get(task_id, number)
+async def _result(context: Context, task_id: str, number: int, *, with_scores: bool = True) -> RoundResult:
+    """The result of a round. Without `with_scores` it may lack scores that were stored after its settlement."""
+    result = context.settled_rounds.get(task_id, number, with_scores=with_scores)
     return await context.round_results.submit((task_id, number), None) if result is None else result
 
 
@@ -189,7 +190,8 @@ async def put_update(request: Request) -> Response:
 
     An update is like a gradient: the coordinator subtracts the mean. Its noise is that of the declared budget. The
     receipt means durable. Send the same bytes again if an answer is lost: a repeat gets the first receipt, also after
-    the round has closed. New noise would be a second release.
+    the round has closed. New noise would be a second release: after any error whose request had a body, never send
+    other bytes in this round.
     """
     # The parameters are read by hand: for a small upload FastAPI's own way costs as much as the rest of the event
     # loop's work.

@@ -30,6 +30,7 @@ _log = structlog.get_logger()
 router = APIRouter(prefix="/v1/tasks", route_class=StrictJsonRoute)
 _READ = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST)
 _KEEP_ALIVE_S = 15.0
+_GATHER_S = 0.25
 
 
 @router.post(
@@ -139,6 +140,7 @@ async def resume(context: Ctx, caller: Admin, task_id: TaskId) -> TaskSummary:
     """Continue a paused task, or one that failed with `step_failed` or `state_damaged`, once its cause is gone."""
     now = context.now()
     await context.write(lambda tx: resume_task(tx, task_id, now, context.rules))
+    failpoint("resume.after_commit")
     _log.info("admin_action", action="resume", task=task_id)
     return await context.read(lambda tx: task_summary(tx, get_task(tx, task_id)))
 
@@ -237,6 +239,8 @@ async def _event_stream(
         if not events:
             yield ": still here\n\n"
             await context.notifier.wait(task_id, _KEEP_ALIVE_S)
+            # Changes of a busy round come in groups: one look at the store for all of them.
+            await anyio.sleep(_GATHER_S)
 
 
 async def _events_after(context: Context, task_id: str, event_id: int) -> list[Event]:

@@ -8,7 +8,7 @@ from qidpfl_shared.protocol.task_spec import DefenceSpec
 
 from ...clock import seconds
 from ...domain import BudgetState, Round, Task
-from ...service.rounds.settlement import is_accepted, quorum
+from ...service.rounds.acceptance import is_accepted, quorum
 from ..records import RoundRecord
 from ..report import Report
 

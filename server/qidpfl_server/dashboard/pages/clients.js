@@ -1,13 +1,13 @@
 // The clients: what each did in the last rounds, and one client in detail.
 
 import { get } from "../api.js";
-import { chartCard, legend, matrix, plot, roundAxis, shade } from "../charts.js";
-import { dataTable, fill, h } from "../dom.js";
-import { moment, money, OUTCOMES, short } from "../format.js";
+import { chartCard, legend, matrix, plot, roundAxis, shade } from "../web/charts.js";
+import { dataTable, fill, h } from "../web/dom.js";
+import { moment, money, OUTCOMES, short } from "../web/format.js";
 
 const { Plot, d3 } = globalThis;
 export const needs = ["clients", "outcomes"];
-export const later = ["accounts"];
+export const later = ["olderOutcomes", "accounts"];
 const units = (micro) => micro / 1e6;
 const MARKS = { n: "–", m: "×", b: "!", r: "✕", v: "∅", u: "·" };
 
@@ -19,6 +19,7 @@ export function page({ go }) {
       { key: `outcome_${round.round_number}`, label: `round ${round.round_number}` },
       { key: `rho_${round.round_number}`, label: "ρ", number: true, format: short },
     ])],
+    hasRows: (data) => data.outcomes.length > 0,
     rows(data) {
       const rows = new Map(data.clients.map((client) => [client.ordinal, { client: client.ordinal }]));
       for (const round of data.outcomes) {
@@ -31,7 +32,7 @@ export function page({ go }) {
       }
       return data.outcomes.length ? [...rows.values()] : [];
     },
-    draw(rows, width, data) {
+    draw(_, width, data) {
       const ys = data.clients.map((client) => client.ordinal);
       const place = new Map(ys.map((ordinal, j) => [ordinal, j]));
       const cells = data.outcomes.map((round) => {
@@ -63,7 +64,7 @@ export function page({ go }) {
     node: h("div", { class: "grid" }, map.node, list),
     update(data) {
       map.update(data);
-      fill(holder, clientTable(data, go));
+      setTimeout(() => fill(holder, clientTable(data, go)));
     },
   };
 }
@@ -84,7 +85,7 @@ function clientTable(data, go) {
     { key: "utility", label: "utility", number: true, format: short },
     { key: "client_id", label: "id", cell: (row) => h("code", null, row.client_id) },
   ];
-  return rows.length ? dataTable(columns, rows, { label: "All clients" }) : h("p", { class: "empty" }, "No client has enrolled yet.");
+  return rows.length ? dataTable(columns, rows, { label: "All clients", first: 100 }) : h("p", { class: "empty" }, "No client has enrolled yet.");
 }
 
 const link = (data, clientId) => `#/t/${data.taskId}/clients/${clientId}`;

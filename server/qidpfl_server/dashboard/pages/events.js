@@ -1,8 +1,8 @@
 // Events: the live feed with a filter, and the exports.
 
 import { getBlob } from "../api.js";
-import { csvOf, fill, h, save } from "../dom.js";
-import { moment, time } from "../format.js";
+import { csvOf, fill, h, save } from "../web/dom.js";
+import { moment, time } from "../web/format.js";
 
 export const needs = [];
 const SHOWN = 300;

@@ -1,12 +1,12 @@
 // The market: what rounds cost, what they gave, and which clients the open round waits for.
 
-import { chartCard, figures, legend, plot, roundAxis } from "../charts.js";
-import { fill, h } from "../dom.js";
-import { count, duration, money, percent, short } from "../format.js";
+import { bars, chartCard, drawInTurn, figures, legend, plot, roundAxis } from "../web/charts.js";
+import { fill, h } from "../web/dom.js";
+import { count, duration, money, percent, short } from "../web/format.js";
 
 const { Plot } = globalThis;
 export const needs = ["rounds", "progress"];
-export const later = ["forecast", "lastResult"];
+export const later = ["forecast", "costs", "lastResult"];
 export const live = ["progress"];
 
 const units = (micro) => micro / 1e6;
@@ -18,7 +18,8 @@ export function page() {
   const left = h("strong");
   const open = h("section", { class: "card wide", "aria-labelledby": "open-round" },
     h("header", null, h("h2", { id: "open-round" }, "Open round"), h("span", { class: "hint" }, left)), answers);
-  const cards = [rewards(), accuracy(), loss(), budgets(), participation(), regret()];
+  const cards = [rewards(), accuracy(), loss(), cost(), budgets(), participation(), regretByRound(), regret()];
+  const draw = drawInTurn(cards);
   const grid = h("div", { class: "grid" }, open, cards.map((card) => card.node));
   let data = null;
   const timer = setInterval(() => data && countdown(), 1000);
@@ -39,7 +40,7 @@ export function page() {
       fill(summary, totals(next));
       fill(answers, openRound(next));
       countdown();
-      if (part !== "live") cards.forEach((card) => card.update(next));
+      if (part !== "live") draw(next);
     },
     stop: () => clearInterval(timer),
   };
@@ -83,17 +84,10 @@ function rewards() {
     title: "Where each reward went", file: "rewards", rows: rowsOf,
     hint: "Paid to clients, held in escrow until the end, and kept by the operator.",
     columns: [number("round", "round", String), number("reward", "reward"), number("paid", "paid"), number("escrow", "escrow"), number("kept", "kept"), number("updates", "updates", String), number("invited", "invited", String)],
-    draw(rows, width) {
-      const stacked = rows.flatMap((row) => ["paid", "escrow", "kept"].map((kind) => ({ round: row.round, kind, value: row[kind] }))).filter((one) => one.value > 0);
-      return h("div", null, plot(width, {
-        x: roundAxis(rows, width), y: { label: "units", grid: true, nice: true, ticks: 4, labelArrow: "none", tickSize: 0 },
-        color: { domain: ["paid", "escrow", "kept"], range: ["var(--paid)", "var(--escrow)", "var(--kept)"] },
-        marks: [
-          Plot.rectY(stacked, Plot.stackY({ x1: (d) => d.round - (rows.length > 150 ? 0.5 : 0.4), x2: (d) => d.round + (rows.length > 150 ? 0.5 : 0.4), y: "value", fill: "kind", order: ["paid", "escrow", "kept"] })),
-          Plot.ruleY([0], { stroke: "var(--line)" }),
-        ],
-      }), legend([["paid", "paid"], ["escrow", "escrow"], ["", "kept"]]));
-    },
+    draw: (rows, width) => h("div", null, bars(rows, width, ["paid", "escrow", "kept"], {
+      y: { label: "units", grid: true, nice: true, ticks: 4, labelArrow: "none", tickSize: 0 },
+      color: { domain: ["paid", "escrow", "kept"], range: ["var(--paid)", "var(--escrow)", "var(--kept)"] },
+    }), legend([["paid", "paid"], ["escrow", "escrow"], ["", "kept"]])),
   });
 }
 
@@ -156,14 +150,36 @@ function participation() {
     title: "Updates", file: "updates", hint: "How many invited clients delivered.",
     rows: rowsOf,
     columns: [number("round", "round", String), number("invited", "invited", String), number("updates", "updates", String)],
-    draw: (rows, width) => h("div", null, plot(width, {
-      x: roundAxis(rows, width), y: { label: "clients", grid: true, zero: true, nice: true, ticks: 4, labelArrow: "none", tickSize: 0 },
-      marks: [
-        Plot.rectY(rows, { x1: (d) => d.round - 0.4, x2: (d) => d.round + 0.4, y1: 0, y2: "invited", fill: "var(--soft)" }),
-        Plot.rectY(rows, { x1: (d) => d.round - 0.4, x2: (d) => d.round + 0.4, y1: 0, y2: "updates", fill: "var(--paid)" }),
-        Plot.ruleY([0], { stroke: "var(--line)" }),
-      ],
-    }), legend([["soft", "invited"], ["paid", "delivered"]])),
+    draw: (rows, width) => h("div", null, bars(rows.map((row) => ({ ...row, missing: Math.max(0, row.invited - row.updates) })), width, ["updates", "missing"], {
+      y: { label: "clients", grid: true, zero: true, nice: true, ticks: 4, labelArrow: "none", tickSize: 0 },
+      color: { domain: ["updates", "missing"], range: ["var(--paid)", "var(--kept)"] },
+    }), legend([["paid", "delivered"], ["", "invited, did not deliver"]])),
+  });
+}
+
+function cost() {
+  return chartCard({
+    title: "Server cost", file: "server-cost",
+    hint: "By the paper's model: a bound on the loss, and the discounted reward. Computed from declared budgets, not measured.",
+    rows: (data) => data.costs.filter((one) => one.cost !== null).map((one) => ({ round: one.round_number, cost: one.cost, reward: one.reward_cost, loss: one.cost - one.reward_cost })),
+    columns: [number("round", "round", String), number("cost", "cost"), number("loss", "bound on the loss"), number("reward", "discounted reward")],
+    draw: (rows, width) => h("div", null, bars(rows, width, ["reward", "loss"], {
+      y: { label: "cost", grid: true, nice: true, ticks: 4, labelArrow: "none", tickSize: 0 },
+      color: { domain: ["reward", "loss"], range: ["var(--paid)", "var(--second)"] },
+    }), legend([["paid", "discounted reward"], ["second", "bound on the loss"]])),
+  });
+}
+
+function regretByRound() {
+  return chartCard({
+    title: "Largest regret by round", file: "regret-by-round",
+    hint: "The most that one bidder could have gained by another budget; 0 at the equilibrium.",
+    rows: (data) => data.costs.filter((one) => one.regret !== null).map((one) => ({ round: one.round_number, regret: one.regret })),
+    columns: [number("round", "round", String), number("regret", "regret")],
+    draw: (rows, width) => plot(width, {
+      x: roundAxis(rows, width), y: { label: "units", grid: true, zero: true, nice: true, ticks: 4, labelArrow: "none", tickSize: 0, tickFormat: "~g" },
+      marks: [Plot.ruleY([0], { stroke: "var(--line)" }), Plot.lineY(rows, { x: "round", y: "regret", stroke: "var(--paid)", strokeWidth: 1.8 }), rows.length <= 80 ? Plot.dot(rows, { x: "round", y: "regret", fill: "var(--paid)", r: 2.5 }) : null],
+    }),
   });
 }
 

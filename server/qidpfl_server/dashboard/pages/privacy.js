@@ -1,8 +1,8 @@
 // Privacy: what each client has spent of its lifetime budget, and what that guarantees.
 
-import { chartCard, legend, plot } from "../charts.js";
-import { dataTable, fill, h } from "../dom.js";
-import { GUARANTEES, money, short } from "../format.js";
+import { chartCard, legend, plot } from "../web/charts.js";
+import { dataTable, fill, h } from "../web/dom.js";
+import { GUARANTEES, money, short } from "../web/format.js";
 
 const { Plot } = globalThis;
 export const needs = [];

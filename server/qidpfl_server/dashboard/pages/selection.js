@@ -1,8 +1,8 @@
 // Selection: how far the labels of each client are from the reference, and which clients were refused.
 
-import { chartCard, legend, matrix, plot, shade } from "../charts.js";
-import { dataTable, fill, h } from "../dom.js";
-import { percent, short } from "../format.js";
+import { chartCard, legend, matrix, plot, shade } from "../web/charts.js";
+import { dataTable, fill, h } from "../web/dom.js";
+import { percent, short } from "../web/format.js";
 
 const { Plot, d3 } = globalThis;
 export const needs = ["clients"];

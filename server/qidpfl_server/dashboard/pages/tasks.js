@@ -1,8 +1,8 @@
 // All tasks, and what an admin does with them.
 
 import { get, send } from "../api.js";
-import { confirmed, dataTable, fill, h } from "../dom.js";
-import { count, money, percent } from "../format.js";
+import { confirmed, dataTable, fill, h } from "../web/dom.js";
+import { count, money, percent } from "../web/format.js";
 
 export function page({ identity, fail }) {
   const list = h("div");
@@ -10,6 +10,7 @@ export function page({ identity, fail }) {
   const card = h("section", { class: "card wide", "aria-labelledby": "tasks-title" }, error, list);
   const creates = identity.role === "admin" && !identity.task_id ? creation(() => refresh()) : null;
   let accuracies = new Map();
+  const known = new Set();
   let before = "";
 
   async function refresh() {
@@ -17,11 +18,14 @@ export function page({ identity, fail }) {
       const tasks = await get("/v1/tasks");
       await Promise.all(tasks.slice(-20).map(async (task) => {
         const key = `${task.task_id}/${task.settled_rounds}`;
-        if (!task.settled_rounds || accuracies.has(key)) return;
-        const [last] = await get(`/v1/tasks/${task.task_id}/rounds?after=${task.settled_rounds - 1}&limit=1`);
-        accuracies.set(key, last?.accuracy ?? null);
+        if (!task.settled_rounds || known.has(key)) return;
+        // The newest model of a running task may still be evaluated: until then the accuracy before it counts.
+        const [last, earlier] = (await get(`/v1/tasks/${task.task_id}/rounds?after=${Math.max(0, task.settled_rounds - 2)}&limit=2`))
+          .filter((round) => round.round_number <= task.settled_rounds).toReversed();
+        accuracies.set(key, last?.accuracy ?? earlier?.accuracy ?? null);
+        if (last?.accuracy != null || task.state !== "training") known.add(key);
       }));
-      const now = JSON.stringify(tasks);
+      const now = JSON.stringify([tasks, [...accuracies]]);
       if (now !== before) fill(list, tasks.length ? table(tasks.toReversed()) : h("p", { class: "empty" }, "There is no task yet."));
       before = now;
       fill(error);

@@ -231,7 +231,8 @@ def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Cl
         ],
     )
     detail = f"reward {plan.reward_micro} micro, {plan.invited} invited, bound {plan.bound}"
-    tx.events.add(task.task_id, "round.opened", at=now, round_number=plan.round_number, detail=detail)
+    fields = {"reward_micro": plan.reward_micro, "invited": plan.invited, "total": plan.total}
+    tx.events.add(task.task_id, "round.opened", at=now, round_number=plan.round_number, detail=detail, fields=fields)
     tx.touch(task.task_id)
 
 

@@ -2,26 +2,25 @@
 
 The expensive part (read updates, aggregate, evaluate) works on a snapshot of the round, outside any transaction. One
 closing transaction then checks that the round has not changed, and writes all results. Several processes may do the
-expensive part at the same time; only one of them closes the round.
+expensive part at the same time; only one of them closes the round. A long evaluation is deferred until the next round
+is open, if nothing depends on it: see `deferred_evaluation`.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 
 from qidpfl_shared.core.aggregation import ModelDiverged
 from qidpfl_shared.core.noise_audit import NoiseAudit, NoiseVerdict, alpha_per_upload
-from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.messages import RoundState, TaskState
 from qidpfl_shared.protocol.signatures import ChainPosition
-from qidpfl_shared.protocol.task_spec import AuditMode, TaskSpec
+from qidpfl_shared.protocol.task_spec import AuditMode
 
 from ...clock import Micros
 from ...domain import (
     Budget,
-    BudgetState,
     Client,
     EndReason,
     Model,
@@ -37,18 +36,17 @@ from ...store.blobs import Blobs
 from ...store.store import Store
 from ...store.transaction import Transaction
 from ..evaluation import Evaluator
-from ..lifecycle import active_clients, end_task, get_task_for_update
+from ..lifecycle import end_task, get_task_for_update
 from ..scoring import Evaluation
+from .acceptance import is_accepted, quorum
 from .aggregation import NextModel, publish_model, staged_next_model
+from .deferred_evaluation import evaluate_settled, may_be_deferred
+from .misses import count_misses
 from .payments import round_payments
 from .planning import deadlines, open_round, round_is_complete
+from .settled_event import add_settled_event
 from .settlement_timer import Stopwatch, Timing
 from .weights import uploads_of, weighted_uploads
-
-# A mean of fewer updates would show a single one.
-_LEAST_UPDATES = 2
-# An exclusion lasts at most 2 to the power of this many rounds.
-_LONGEST_EXCLUSION = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +62,8 @@ class ReadyRound:
     updates: dict[str, Update]
     # The newest entry of the task's chain: while it stays the newest one, no row of the task has changed.
     chain: ChainPosition | None
+    # The round before; None in the first round, and if no evaluation can be deferred.
+    previous: Round | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,22 @@ class AuditResult:
 
     verdicts: dict[str, NoiseVerdict | None]
     accepted: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Closing:
+    """What the closing transaction needs beside the scores."""
+
+    ready: ReadyRound
+    audit: AuditResult
+    model: NextModel
+    watch: Stopwatch
+    rules: RuleRegistry
+    stop: bool
+
+
+class _EvaluationNeeded(Exception):
+    """The closing transaction opens no next round: it is rolled back, and the model is evaluated first."""
 
 
 def settle_if_due(
@@ -83,13 +99,24 @@ def settle_if_due(
     rules: RuleRegistry = NO_RULES,
     stop: bool = False,
     observe: Callable[[Timing], None] | None = None,
+    defer_from_s: float = math.inf,
 ) -> bool:
     """Settle or void the current round of a task if it is complete, or if `stop` is set. Blocks.
 
-    Returns whether this process has changed the round. Then `observe` is called with the duration of a settlement.
+    Returns whether this process has changed the round. Then `observe` is called with the duration of a settlement. An
+    evaluation that is expected to take `defer_from_s` seconds is left for later, if nothing depends on it.
     """
-    watch = Stopwatch(clock_now)
-    ready = store.read(lambda tx: _read_ready_round(tx, task_id, clock_now, stop=stop), snapshot=True)
+    watch, evaluated = Stopwatch(clock_now), evaluator is not None
+
+    def read(tx: Transaction) -> ReadyRound | None:
+        return _read_ready_round(tx, task_id, clock_now, stop=stop, evaluated=evaluated)
+
+    ready = store.read(read, snapshot=True)
+    if ready is not None and evaluator is not None and ready.previous is not None and ready.previous.awaits_evaluation:
+        # At most one model of a task waits. If it is damaged, this settlement finds that too: it is its base.
+        with suppress(DamagedState):
+            evaluate_settled(store, task_id, evaluator, clock_now, observe=observe)
+        watch, ready = Stopwatch(watch.now()), store.read(read, snapshot=True)
     if ready is None:
         return False
     audit = audit_updates(ready)
@@ -97,9 +124,7 @@ def settle_if_due(
         return store.write(lambda tx: _void(tx, ready, watch.now(), stop=stop))
     with ExitStack() as staged:
         try:
-            model = staged.enter_context(_next_model(store.blobs, ready, audit, keep_parameters=evaluator is not None))
-            with watch.evaluating():
-                evaluation = _evaluate(ready, model, evaluator)
+            model = staged.enter_context(_next_model(store.blobs, ready, audit, keep_parameters=evaluated))
         except (DamagedState, ModelDiverged) as error:
             if isinstance(error, UnreadableBlob) and not stop:
                 # The caller tries again: another coordinator, or a later read, may find the blob.
@@ -107,12 +132,40 @@ def settle_if_due(
             reason = EndReason.STATE_DAMAGED if isinstance(error, DamagedState) else EndReason.MODEL_DIVERGED
             detail = str(error)
             return store.write(lambda tx: _fail(tx, ready, reason, detail, watch.now()))
-        failpoint("settle.model_written")
-        closed = store.write(lambda tx: _close(tx, ready, audit, model, evaluation, watch, rules, stop=stop))
+        closing = _Closing(ready=ready, audit=audit, model=model, watch=watch, rules=rules, stop=stop)
+        deferred = evaluated and not stop and _is_deferred(ready, defer_from_s)
+        timing = _evaluate_and_close(store, closing, evaluator, deferred=deferred)
     failpoint("settle.after_commit")
-    if closed and observe is not None:
-        observe(watch.timing(evaluated=evaluation is not None))
-    return closed
+    if timing is not None and observe is not None:
+        observe(timing)
+    return timing is not None
+
+
+def _is_deferred(ready: ReadyRound, defer_from_s: float) -> bool:
+    """Whether the next round is to open before the model is evaluated: only if the last evaluation took long."""
+    if ready.previous is None or ready.task.paused or ready.round_.round_number >= ready.task.spec.game.horizon:
+        return False
+    return (ready.previous.evaluation_s or 0.0) >= defer_from_s and ready.previous.accuracy is not None
+
+
+def _evaluate_and_close(
+    store: Store, closing: _Closing, evaluator: Evaluator | None, *, deferred: bool
+) -> Timing | None:
+    """Close the round with the scores of its model, or before they are known. None if the round has changed."""
+    watch = closing.watch
+    if deferred:
+        failpoint("settle.model_written")
+        try:
+            closed = store.write(lambda tx: _close(tx, closing, None, deferred=True))
+            return watch.timing(evaluated=False) if closed else None
+        except _EvaluationNeeded:
+            # A task must not end before all its models are evaluated.
+            pass
+    with watch.evaluating():
+        evaluation = _evaluate(closing.ready, closing.model, evaluator)
+    failpoint("settle.model_written")
+    closed = store.write(lambda tx: _close(tx, closing, evaluation))
+    return watch.timing(evaluated=evaluation is not None) if closed else None
 
 
 def audit_updates(ready: ReadyRound) -> AuditResult:
@@ -143,32 +196,7 @@ def audit_updates(ready: ReadyRound) -> AuditResult:
     return AuditResult(verdicts=verdicts, accepted=accepted)
 
 
-def quorum(
-    spec: TaskSpec,
-    round_: Round,
-    invitations: Mapping[str, RoundInvitation],
-    updates: Mapping[str, Update],
-    accepted: Collection[str],
-) -> int:
-    """How many accepted updates a round needs.
-
-    In a task with a defence a client whose update was rejected or voided does not count among those that are needed, as
-    if it had not been invited: one hostile client must not end a small task. At least two updates are needed.
-    """
-    if spec.defence is None:
-        return round_.min_updates
-    invited = sum(invitation.standing is Standing.INVITED for invitation in invitations.values())
-    refused = len(updates) - len(accepted)
-    return min(round_.min_updates, max(_LEAST_UPDATES, invited - refused))
-
-
-def is_accepted(spec: TaskSpec, verdict: NoiseVerdict | None) -> bool:
-    """Whether an update with this verdict counts: only a task that rejects leaves out those with wrong noise."""
-    wrong_noise = verdict in (NoiseVerdict.TOO_LITTLE_NOISE, NoiseVerdict.TOO_MUCH_NOISE)
-    return not (wrong_noise and spec.privacy.audit is AuditMode.REJECT)
-
-
-def _read_ready_round(tx: Transaction, task_id: str, now: Micros, *, stop: bool) -> ReadyRound | None:
+def _read_ready_round(tx: Transaction, task_id: str, now: Micros, *, stop: bool, evaluated: bool) -> ReadyRound | None:
     task = tx.tasks.get(task_id)
     round_ = tx.rounds.latest(task_id)
     if task is None or task.ended or round_ is None or round_.state is not RoundState.OPEN:
@@ -178,15 +206,18 @@ def _read_ready_round(tx: Transaction, task_id: str, now: Micros, *, stop: bool)
     base = tx.tasks.model(task_id, round_.base_version)
     if base is None:
         raise DamagedState(f"model version {round_.base_version} of task {task_id} is missing from table models")
+    number = round_.round_number
+    deferrable = evaluated and number > 1 and may_be_deferred(task.spec)
     return ReadyRound(
         task=task,
         round_=round_,
         base=base,
         clients={client.client_id: client for client in tx.clients.of_task(task_id)},
-        invitations=tx.rounds.invitations(task_id, round_.round_number),
-        budgets=tx.rounds.budgets(task_id, round_.round_number),
-        updates=tx.rounds.updates(task_id, round_.round_number),
+        invitations=tx.rounds.invitations(task_id, number),
+        budgets=tx.rounds.budgets(task_id, number),
+        updates=tx.rounds.updates(task_id, number),
         chain=tx.chain.head(task_id),
+        previous=tx.rounds.get(task_id, number - 1) if deferrable else None,
     )
 
 
@@ -216,23 +247,13 @@ def _evaluate(ready: ReadyRound, model: NextModel, evaluator: Evaluator | None) 
     return evaluator.evaluate(ready.task.spec, model.parameters)
 
 
-def _close(
-    tx: Transaction,
-    ready: ReadyRound,
-    audit: AuditResult,
-    model: NextModel,
-    evaluation: Evaluation | None,
-    watch: Stopwatch,
-    rules: RuleRegistry,
-    *,
-    stop: bool,
-) -> bool:
+def _close(tx: Transaction, closing: _Closing, evaluation: Evaluation | None, *, deferred: bool = False) -> bool:
     """Close a round in one transaction: payments, model, misses, and the next round or the end of the task."""
+    ready, audit, model, watch = closing.ready, closing.audit, closing.model, closing.watch
     now = watch.now()
     task, round_ = _unchanged(tx, ready)
     if round_ is None:
         return False
-    publish_model(tx, model)
     alignments = dict(zip(audit.accepted, model.alignments, strict=False))
     payments = round_payments(task.spec, round_, ready.clients, ready.invitations, ready.budgets, audit.accepted)
     # Before the next round is opened: its reward may depend on this result.
@@ -243,34 +264,51 @@ def _close(
         accuracy=evaluation.reported.accuracy if evaluation else None,
         loss=evaluation.reported.loss if evaluation else None,
         settled_at=now,
+        evaluation_deferred=deferred,
     )
-    tx.rounds.set_verdicts(
-        round_,
-        {
-            client_id: UpdateVerdict(
-                verdict=verdict,
-                accepted=client_id in audit.accepted,
-                alignment=alignments.get(client_id),
-            )
-            for client_id, verdict in audit.verdicts.items()
-        },
-    )
+    verdicts = {
+        client_id: UpdateVerdict(
+            verdict=verdict, accepted=client_id in audit.accepted, alignment=alignments.get(client_id)
+        )
+        for client_id, verdict in audit.verdicts.items()
+    }
+    tx.rounds.set_verdicts(round_, verdicts)
     tx.payments.pay(round_, payments.due)
     tx.tasks.add_model(task.task_id, model.model, now)
-    clients = _count_misses(tx, ready)
-    paid = sum(payment.amount_micro for payment in payments.due.values())
-    detail = f"{len(audit.accepted)} updates, {paid} micro paid, {payments.kept_micro} kept"
-    if held := sum(payment.escrow_micro for payment in payments.due.values()):
-        detail += f", {held} in escrow"
-    tx.events.add(task.task_id, "round.settled", at=now, round_number=round_.round_number, detail=detail)
+    clients = count_misses(
+        tx,
+        ready.task,
+        ready.round_,
+        known=ready.clients,
+        invitations=ready.invitations,
+        budgets=ready.budgets,
+        delivered=ready.updates,
+    )
+    add_settled_event(
+        tx,
+        round_,
+        accepted=len(audit.accepted),
+        verdicts=audit.verdicts.values(),
+        payments=payments,
+        evaluation=evaluation,
+        at=now,
+    )
     tx.touch(task.task_id)
-    _continue(tx, task, round_, clients, evaluation, now, rules, stop=stop)
+    _continue(tx, task, round_, clients, evaluation, now, closing.rules, stop=closing.stop)
+    if deferred and not _has_next(tx, round_):
+        raise _EvaluationNeeded
+    publish_model(tx, model)
     # Last, so that the timing includes nearly the whole settlement.
     timing = watch.timing(evaluated=evaluation is not None)
     closed = replace(round_, state=RoundState.SETTLED)
     tx.rounds.set_timing(closed, settlement_s=timing.settlement_s, evaluation_s=timing.evaluation_s)
     failpoint("settle.before_commit")
     return True
+
+
+def _has_next(tx: Transaction, round_: Round) -> bool:
+    latest = tx.rounds.latest(round_.task_id)
+    return latest is not None and latest.round_number > round_.round_number
 
 
 def _continue(
@@ -302,7 +340,12 @@ def _void(tx: Transaction, ready: ReadyRound, now: Micros, *, stop: bool) -> boo
     if round_ is None:
         return False
     tx.events.add(
-        task.task_id, "round.void", at=now, round_number=round_.round_number, detail=f"attempt {round_.attempt}"
+        task.task_id,
+        "round.void",
+        at=now,
+        round_number=round_.round_number,
+        detail=f"attempt {round_.attempt}",
+        fields={"attempt": round_.attempt, "updates": len(ready.updates), "needed": round_.min_updates},
     )
     tx.touch(task.task_id)
     if stop or round_.attempt >= task.spec.rounds.max_attempts:
@@ -344,45 +387,3 @@ def _unchanged(tx: Transaction, ready: ReadyRound) -> tuple[Task, Round | None]:
         and tx.rounds.budgets(task.task_id, ready.round_.round_number) == ready.budgets
     )
     return task, round_ if same else None
-
-
-def _count_misses(tx: Transaction, ready: ReadyRound) -> list[Client] | None:
-    """Count the settled rounds in a row that a client did not answer; set it aside after too many.
-
-    Returns the clients that are still here, or None if this has changed some of them.
-    """
-    rules, defended = ready.task.spec.rounds, ready.task.spec.defence is not None
-    clients = active_clients(tx, ready.task.task_id)
-    here = {client.client_id for client in clients}
-    changed = False
-    for client_id, invitation in ready.invitations.items():
-        if invitation.standing is not Standing.INVITED or client_id not in here:
-            continue
-        client = ready.clients[client_id]
-        misses = _misses(client, ready.budgets.get(client_id), client_id in ready.updates, defended=defended)
-        if misses == client.misses:
-            continue
-        changed = True
-        if misses >= rules.set_aside_after and defended:
-            # Each exclusion lasts twice as many rounds as the one before.
-            exclusions = client.exclusions + 1
-            until = ready.round_.round_number + 1 + 2 ** min(exclusions - 1, _LONGEST_EXCLUSION)
-            tx.clients.exclude(client_id, misses, exclusions=exclusions, until=until)
-        else:
-            tx.clients.set_misses(client_id, misses, set_aside=misses >= rules.set_aside_after)
-    return None if changed else clients
-
-
-def _misses(client: Client, answer: Budget | None, delivered: bool, *, defended: bool) -> int:
-    """The misses of a client after a round.
-
-    In a task with a defence, only a delivery ends a series of misses, and a withdrawn budget is a miss: the client has
-    kept the others waiting.
-    """
-    if delivered:
-        return 0
-    if answer is not None and answer.state is BudgetState.DECLINED:
-        if not defended:
-            return 0
-        return client.misses + 1 if answer.withdrawn else client.misses
-    return client.misses + 1

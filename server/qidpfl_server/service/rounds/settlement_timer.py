@@ -10,9 +10,9 @@ from ...clock import Micros, seconds
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Seconds of audit, aggregation and closing transaction; and of evaluation, None if there was none."""
+    """Seconds of audit, aggregation and closing transaction; and of evaluation. None: not done, or done apart."""
 
-    settlement_s: float
+    settlement_s: float | None
     evaluation_s: float | None
 
 

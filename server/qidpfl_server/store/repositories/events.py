@@ -1,9 +1,12 @@
 """Events of tasks, which the live feed sends."""
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select
 
+from qidpfl_shared.protocol.fields import FieldValue
 from qidpfl_shared.protocol.messages import Event
 
 from ...clock import Micros, as_datetime
@@ -20,9 +23,24 @@ class EventRows:
         self._chain = chain
 
     def add(
-        self, task_id: str, kind: str, *, at: Micros, round_number: int | None = None, detail: str | None = None
+        self,
+        task_id: str,
+        kind: str,
+        *,
+        at: Micros,
+        round_number: int | None = None,
+        detail: str | None = None,
+        fields: Mapping[str, FieldValue] | None = None,
     ) -> None:
-        row = {"task_id": task_id, "at": at, "kind": kind, "round_number": round_number, "detail": detail}
+        """Add an event: `detail` is for people, `fields` has the same values for programs."""
+        row = {
+            "task_id": task_id,
+            "at": at,
+            "kind": kind,
+            "round_number": round_number,
+            "detail": detail,
+            "fields": None if fields is None else json.dumps(fields, separators=(",", ":"), sort_keys=True),
+        }
         added = self._connection.execute(_INSERT, row)
         assert added.inserted_primary_key is not None
         self._chain.mark("event", added.inserted_primary_key[0])
@@ -51,4 +69,11 @@ class EventRows:
 
 @rows_of(events)
 def _event(row: Row[Any]) -> Event:
-    return Event(id=row.id, at=as_datetime(row.at), kind=row.kind, round_number=row.round_number, detail=row.detail)
+    return Event(
+        id=row.id,
+        at=as_datetime(row.at),
+        kind=row.kind,
+        round_number=row.round_number,
+        detail=row.detail,
+        fields=None if row.fields is None else json.loads(row.fields),
+    )

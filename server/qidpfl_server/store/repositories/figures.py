@@ -1,7 +1,6 @@
 """Sums and columns over many rounds for operators, each read by one statement instead of one per round."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Table, and_, func, select
@@ -10,20 +9,9 @@ from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState
 
 from ..schema import budgets, clients, invitations, payments, rounds, updates
+from ..settled import NO_SUMS, RoundSums, SettledSums
 from .round_statements import DELIVERED_BUDGETS
 
-
-@dataclass(frozen=True, kw_only=True)
-class RoundSums:
-    """The sums of one round over its clients."""
-
-    paid_micro: int = 0
-    escrow_micro: int = 0
-    invited: int = 0
-    updates: int = 0
-
-
-NO_SUMS = RoundSums()
 # What a client did in a round and what it got.
 _ANSWER = (
     rounds.c.round_number,
@@ -42,11 +30,35 @@ _ANSWER = (
 class FigureRows:
     """Reads only. `first` and `last` are round numbers, both included."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, settled: SettledSums) -> None:
         self._connection = connection
+        self._settled = settled
 
-    def sums(self, task_id: str, first: int, last: int) -> dict[int, RoundSums]:
-        """The sums of rounds, by their number."""
+    def sums(self, task_id: str, first: int, last: int, *, settled: int) -> dict[int, RoundSums]:
+        """The sums of rounds, by their number. Those up to round `settled` are read once and then kept."""
+        known = self._settled.rounds(task_id)
+        missing = next((number for number in range(first, last + 1) if number not in known), last + 1)
+        found = {number: known[number] for number in range(first, missing)}
+        if missing <= last:
+            read = self._sums(task_id, missing, last)
+            found |= read
+            self._settled.keep(task_id, {n: read.get(n, NO_SUMS) for n in range(missing, min(settled, last) + 1)})
+        return found
+
+    def bids(self, task_id: str, first: int, last: int) -> Sequence[Sequence[Any]]:
+        """The columns round, client, rho and accepted of all positive budgets, in the order of the rounds."""
+        with_updates = budgets.outerjoin(
+            updates, and_(*(budgets.c[key] == updates.c[key] for key in ("task_id", "round_number", "client_id")))
+        )
+        query = (
+            select(budgets.c.round_number, budgets.c.client_id, budgets.c.rho, updates.c.accepted)
+            .select_from(with_updates)
+            .where(budgets.c.task_id == task_id, budgets.c.round_number.between(first, last), budgets.c.rho > 0)
+            .order_by(budgets.c.round_number)
+        )
+        return tuple(zip(*self._connection.execute(query), strict=True)) or ((), (), (), ())
+
+    def _sums(self, task_id: str, first: int, last: int) -> dict[int, RoundSums]:
         amounts = func.sum(payments.c.amount_micro), func.sum(payments.c.escrow_micro)
         is_invited = invitations.c.standing == Standing.INVITED
         paid = self._grouped(payments, task_id, first, last, amounts)

@@ -50,6 +50,22 @@ SET_VERDICT = update(updates).where(
     updates.c.client_id == bindparam("of_client"),
 )
 
+AWAITING_EVALUATION = (
+    select(rounds)
+    .where(rounds.c.evaluation_deferred.is_(True), rounds.c.evaluated_at.is_(None))
+    .order_by(rounds.c.task_id, rounds.c.round_number)
+)
+SET_SCORES = (
+    update(rounds)
+    .where(
+        rounds.c.task_id == bindparam("of_task"),
+        rounds.c.round_number == bindparam("of_round"),
+        rounds.c.evaluation_deferred.is_(True),
+        rounds.c.evaluated_at.is_(None),
+    )
+    .values({name: bindparam(name) for name in ("accuracy", "loss", "evaluation_s", "evaluated_at")})
+)
+
 KNOWN_DIGESTS = select(updates.c.digest).where(
     updates.c.task_id == _task_id, updates.c.digest.in_(bindparam("digests", expanding=True))
 )

@@ -77,6 +77,7 @@ class RoundRows:
         accuracy: float | None,
         loss: float | None,
         settled_at: Micros,
+        evaluation_deferred: bool = False,
     ) -> bool:
         """Settle a round. Like all changes of a round: False if its state or attempt are no longer those known."""
         return self._change(
@@ -88,10 +89,35 @@ class RoundRows:
                 "accuracy": accuracy,
                 "loss": loss,
                 "settled_at": settled_at,
+                "evaluation_deferred": True if evaluation_deferred else None,
             },
         )
 
-    def set_timing(self, known: Round, *, settlement_s: float, evaluation_s: float | None) -> bool:
+    def set_scores(
+        self,
+        known: Round,
+        *,
+        accuracy: float | None,
+        loss: float | None,
+        evaluation_s: float | None,
+        evaluated_at: Micros,
+    ) -> bool:
+        """Store the scores of a round that was settled before; False if another process has stored them."""
+        key = {"of_task": known.task_id, "of_round": known.round_number}
+        scores = {"accuracy": accuracy, "loss": loss, "evaluation_s": evaluation_s, "evaluated_at": evaluated_at}
+        changed = self._connection.execute(statements.SET_SCORES, key | scores).rowcount == 1
+        if changed:
+            self._chain.mark("evaluation", known.task_id, known.round_number)
+        return changed
+
+    def awaiting_evaluation(self, task_id: str | None = None) -> list[Round]:
+        """The settled rounds, of all tasks or of one, whose models have yet to be evaluated."""
+        query = statements.AWAITING_EVALUATION
+        if task_id is not None:
+            query = query.where(rounds.c.task_id == task_id)
+        return [_round(row) for row in self._connection.execute(query)]
+
+    def set_timing(self, known: Round, *, settlement_s: float | None, evaluation_s: float | None) -> bool:
         """Store how long the settlement and the evaluation of a round took."""
         return self._change(known, {"settlement_s": settlement_s, "evaluation_s": evaluation_s})
 
@@ -330,6 +356,8 @@ def _round(row: Row[Any]) -> Round:
         settled_at=row.settled_at,
         settlement_s=row.settlement_s,
         evaluation_s=row.evaluation_s,
+        evaluation_deferred=bool(row.evaluation_deferred),
+        evaluated_at=row.evaluated_at,
     )
 
 

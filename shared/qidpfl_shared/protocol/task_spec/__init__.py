@@ -1,5 +1,6 @@
 """The specification of a task: `TaskSpec`, its parts, and the checks between the parts."""
 
+from .data import ColumnSpec, DataSpec, ImageSpec, LabelKind, LabelSpec
 from .parts import (
     AggregationSpec,
     AuditMode,
@@ -23,8 +24,13 @@ __all__ = [
     "AggregationSpec",
     "AuditMode",
     "BoundsSpec",
+    "ColumnSpec",
+    "DataSpec",
     "DefenceSpec",
     "GameSpec",
+    "ImageSpec",
+    "LabelKind",
+    "LabelSpec",
     "Ordinal",
     "Partition",
     "PartitionKind",

@@ -12,6 +12,7 @@ from .. import layouts
 from ..compatibility import unknown_requirements
 from ..errors import ErrorCode
 from ..wire import TensorLayout
+from .data import DataSpec
 from .parts import PartitionKind, SelectionRule, TaskParts
 
 
@@ -34,11 +35,45 @@ def _refuse(code: ErrorCode, message: str) -> PydanticCustomError:
 
 def _check_layout(spec: TaskParts) -> None:
     workload = spec.workload
+    if spec.data is not None:
+        _check_own_data(spec, spec.data)
+        return
+    if workload.hidden is not None:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "hidden belongs to network mlp on own data")
     known = layouts.built_in(dataset=workload.dataset, network=workload.network)
     # Every built-in network ends with one bias per label.
     if known is not None and (_shapes(spec.layout) != _shapes(known) or known.tensors[-1].shape != (workload.labels,)):
         shapes = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in known.tensors)
         message = f"network {workload.network} on data set {workload.dataset} has the layout {shapes}"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+
+
+def _check_own_data(spec: TaskParts, data: DataSpec) -> None:
+    workload, shown = spec.workload, data.label.shown
+    if workload.dataset in layouts.DATA_SETS:
+        message = f"{workload.dataset} is a built-in data set: a task of own data needs another name for its data"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    if workload.partition is not None:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "own data have no partition: every owner trains on all its records")
+    if workload.labels != len(shown):
+        message = f"workload.labels is {workload.labels}, but data.label names {len(shown)}: {', '.join(shown)[:200]}"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    if (workload.network == "mlp") != (workload.hidden is not None):
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "network mlp needs hidden; other networks do not accept it")
+    if ":" in workload.network:
+        return
+    if workload.network not in layouts.OWN_DATA_NETWORKS:
+        message = f"there is no network {workload.network}: use {', '.join(layouts.OWN_DATA_NETWORKS)}, or module:Class"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    known = layouts.of_records(
+        network=workload.network, hidden=workload.hidden or (), record_shape=data.record_shape, labels=workload.labels
+    )
+    if known is None:
+        message = f"network {workload.network} does not accept records of shape {list(data.record_shape)}"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    if _shapes(spec.layout) != _shapes(known):
+        shapes = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in known.tensors)
+        message = f"network {workload.network} on these data has the layout {shapes}"
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
 
 

@@ -12,10 +12,11 @@ from ..compatibility import requirements
 from ..fields import Choice, Fraction, Message, Micro, Name, PositiveCount, PrivacyValue, Rho, Seconds, Tuple, is_absent
 from ..mechanism_specs import MechanismSpec
 from ..wire import TensorLayout
+from .data import DataSpec
 
 Labels = Annotated[int, Field(ge=1, le=100_000)]
 Ordinal = Annotated[int, Field(ge=0, le=1_000_000)]
-ProtocolVersion = Annotated[str, Field(max_length=20, pattern=r"^[0-9]+\.[0-9]+$", examples=["1.1"])]
+ProtocolVersion = Annotated[str, Field(max_length=20, pattern=r"^[0-9]+\.[0-9]+$", examples=["1.2"])]
 
 
 class PartitionKind(StrEnum):
@@ -60,7 +61,10 @@ class WorkloadSpec(Message):
     """The data set, the network, and how a testbed divides the data."""
 
     dataset: Name = Field(description="a built-in data set, or module:Class of a custom workload")
-    network: Name
+    network: Name = Field(description="a built-in network, or module:Class of the owners' own model")
+    hidden: Tuple[Annotated[int, Field(ge=1, le=100_000)]] | None = Field(
+        default=None, max_length=10, exclude_if=is_absent, description="network mlp: the widths of its hidden layers"
+    )
     labels: Labels
     convex: bool = Field(default=False, description="the loss is convex in the parameters (softmax regression)")
     partition: Partition | None = None
@@ -270,6 +274,9 @@ class TaskParts(Message):
     bounds: BoundsSpec
     retention: Retention = Retention()
     defence: DefenceSpec | None = Field(default=None, exclude_if=is_absent)
+    data: DataSpec | None = Field(
+        default=None, exclude_if=is_absent, description="the features and labels of own data; null: a named data set"
+    )
     target_accuracy: Fraction | None = Field(default=None, description="stop when it is reached")
     protocol_version: ProtocolVersion | None = Field(
         default=None,
@@ -287,7 +294,11 @@ class TaskParts(Message):
     @property
     def needs(self) -> tuple[str, ...]:
         """What a client must know to take part."""
-        return requirements(mechanism=self.privacy.mechanism.name, plays=self.game.policy is not RewardPolicy.NONE)
+        return requirements(
+            mechanism=self.privacy.mechanism.name,
+            plays=self.game.policy is not RewardPolicy.NONE,
+            data=None if self.data is None else self.data.requirement,
+        )
 
     @property
     def dimension(self) -> int:

@@ -1,11 +1,13 @@
 """`TaskSpec`: everything that defines a task. It never changes after the task is created; clients pin its digest."""
 
+from collections.abc import Sequence
+
 from pydantic import model_validator
 
-from ...core.arguments import ImpossibleArgument, Vector
+from ...core.arguments import ImpossibleArgument, Numbers, Vector
 from ...core.custom_rules import CustomSelect
 from ...core.money import from_micro
-from ...core.reward import RewardRange
+from ...core.reward import RewardRange, aggregation_weights, noise_variance, round_cost
 from ...core.round_rules import RoundRules
 from ...core.selection import (
     All,
@@ -76,6 +78,28 @@ class TaskSpec(TaskParts):
             max_share=None if self.defence is None else self.defence.max_share,
             max_bid=None if self.defence is None else self.defence.max_bid,
             max_size_ratio=None if self.defence is None else self.defence.max_size_ratio,
+        )
+
+    def declared_cost(
+        self, *, round_number: int, reward: float, budgets: Numbers, sizes: Sequence[int]
+    ) -> float | None:
+        """Return the server's cost of a round with the budgets of the updates that count.
+
+        None if there are none, or if the task has no noise.
+        """
+        if not len(budgets) or not self.privacy.noise:
+            return None
+        mechanism = self.privacy.mechanism.build()
+        by_size = {size: mechanism.noise_scale(size=size) for size in set(sizes)}
+        scales = [by_size[size] for size in sizes]
+        weights = aggregation_weights(
+            weighting=self.aggregation.weighting, budgets=budgets, sizes=sizes, noise_scales=scales
+        )
+        return round_cost(
+            cost_model=self.cost_model(),
+            round_number=round_number,
+            reward=reward,
+            noise_variance=noise_variance(weights=weights, budgets=budgets, noise_scales=scales),
         )
 
     def selection_rule(self, custom_select: CustomSelect | None = None) -> Rule:

@@ -42,7 +42,14 @@ WRONG: dict[str, tuple[tuple[str, ...], str]] = {
         "game.horizon: ",
     ),
     "impossible name": (("tasks", "create", "a b", "--preset", "digits"), "'a b' cannot be a name"),
-    "overrides without preset": (("serve", "--task", "x"), "--task and --overrides need a --preset"),
+    "overrides without preset": (("serve", "--task", "x"), "--task, --clients, --rounds and --overrides need a"),
+    "a network that cannot learn the data set": (
+        ("tasks", "create", "x", "--preset", "digits", "--overrides", '{"workload": {"network": "lenet"}}'),
+        "inconsistent_spec: network 'lenet' accepts images of at least 16x16, but 'digits' has 8x8 with 1 channel;"
+        " networks that fit: linear",
+    ),
+    "the neutral preset without a workload": (("tasks", "create", "x", "--preset", "own"), "inconsistent_spec: preset"),
+    "serve of the neutral preset without a workload": (("serve", "--preset", "own"), "serve --preset own needs one"),
     "no store to list": (("tasks", "list"), "there is no store at sqlite:///"),
     "no store to audit": (("audit",), "there is no store at sqlite:///"),
     "no store to export": (("export", "x", "--out", "out"), "there is no store at sqlite:///"),
@@ -206,5 +213,17 @@ def test_a_port_that_is_taken_ends_the_coordinator(tmp_path: Path) -> None:
     with running(tmp_path / "one") as coordinator:
         port = coordinator.url.rpartition(":")[2]
         done = server_command("serve", "--port", port, "--state-dir", tmp_path / "two")
-    assert done.returncode == 1 and "address already in use" in done.stderr
-    assert done.stderr.splitlines()[-1] == f"qidpfl-server: cannot listen on 127.0.0.1:{port}"
+        assert coordinator.process is not None
+        pid = coordinator.process.pid
+    line = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert line.startswith(f"qidpfl-server: port {port} of 127.0.0.1 is already in use by process {pid} (")
+    assert int(line.rpartition(" --port ")[2]) > int(port)
+
+
+@pytest.mark.parametrize("command", [("serve", "--preset", "digits"), ("tasks", "create", "x", "--preset", "digits")])
+def test_no_rounds_are_refused_with_the_smallest_number(tmp_path: Path, command: tuple[str, ...]) -> None:
+    done = server_command(*command, "--rounds", "0", "--state-dir", tmp_path / "state")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "'--rounds'" in done.stderr and "1" in done.stderr
+    assert not (tmp_path / "state").exists()

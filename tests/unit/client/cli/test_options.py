@@ -7,9 +7,10 @@ import pytest
 from qidpfl_client.cli import options
 from qidpfl_client.errors import ClientError, Misconfigured
 from qidpfl_client.noise import SystemNoise, UnsafeSeededNoise
-from qidpfl_client.owner import HISTOGRAM_RHO, Owner
+from qidpfl_client.owner import HISTOGRAM_RHO, RHO_CAP, Owner
 from qidpfl_client.sdk.tls import TlsFiles
 from qidpfl_shared.protocol.messages import Declaration
+from qidpfl_shared.protocol.presets import PRESETS, preset
 
 
 def test_a_code_comes_from_exactly_one_option(tmp_path: Path) -> None:
@@ -46,11 +47,26 @@ def test_files_for_tls_are_optional() -> None:
         options.tls_files(None, Path("client.key"), None)
 
 
+def ceilings(*, public_data: bool = False, no_histogram: bool = False, **given: float) -> options.Ceilings:
+    unset = {"rho_cap": None, "lifetime_rho": None, "histogram_rho": None}
+    return options.ceilings(**(unset | given), no_histogram=no_histogram, public_data=public_data)
+
+
 def test_a_budget_for_no_histogram_is_a_contradiction() -> None:
-    assert options.histogram_ceiling(None, no_histogram=True) == HISTOGRAM_RHO
-    assert options.histogram_ceiling(0.5, no_histogram=False) == 0.5
+    assert ceilings(no_histogram=True)["histogram_rho"] == HISTOGRAM_RHO
+    assert ceilings(histogram_rho=0.5)["histogram_rho"] == 0.5
     with pytest.raises(Misconfigured, match="contradict"):
-        options.histogram_ceiling(0.5, no_histogram=True)
+        ceilings(histogram_rho=0.5, no_histogram=True)
+
+
+def test_public_data_has_room_for_every_preset_and_options_still_win() -> None:
+    assert ceilings() == {"rho_cap": RHO_CAP, "lifetime_rho": None, "histogram_rho": HISTOGRAM_RHO}
+    public = ceilings(public_data=True)
+    assert ceilings(public_data=True, rho_cap=0.01) == public | {"rho_cap": 0.01}
+    for spec in map(preset, PRESETS):
+        assert spec.bounds.rho_max <= public["rho_cap"]
+        assert (spec.privacy.lifetime_rho or 0) <= (public["lifetime_rho"] or 0)
+        assert (spec.privacy.histogram_rho or 0) <= public["histogram_rho"]
 
 
 def test_noise_is_unsafe_only_with_a_seed_and_a_warning(capsys: pytest.CaptureFixture[str]) -> None:

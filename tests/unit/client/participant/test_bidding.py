@@ -89,7 +89,8 @@ def test_the_reason_of_a_decline_is_the_right_one() -> None:
         assert isinstance(decision, NoBid) and decision.code is not None
         return decision.code.value, decision.reason
 
-    assert declined(remaining_rho=0.0) == ("owner_limit", "lifetime budget exhausted")
+    code, reason = declined(remaining_rho=0.0)
+    assert code == "owner_limit" and reason.startswith("lifetime budget exhausted: ") and "ledger raise" in reason
     assert declined(privacy_value=50.0) == (
         "priced_out",
         "priced out: the reward does not pay for this privacy",

@@ -10,7 +10,8 @@ import pytest
 from qidpfl_experiments.analysis.statistics import Estimate, estimate
 from qidpfl_experiments.methods import BY_NAME
 from qidpfl_experiments.report import formatting
-from qidpfl_experiments.report.report import About, flat, write_report
+from qidpfl_experiments.report.about import About, flat
+from qidpfl_experiments.report.report import write_report
 from qidpfl_experiments.results.tables import Guarantee, Tables, TuningRow
 from support.synthetic_results import results
 

@@ -109,9 +109,15 @@ def test_the_vendored_files_are_unchanged(name: str) -> None:
     assert "5.35.0" in (STATIC / "README.md").read_text()
 
 
+def test_a_page_that_is_not_served_is_said_to_be_in_the_repository() -> None:
+    (answer,) = get("/guide/protocol")
+    assert "own-rules.md (in the source repository)" in answer.text
+    assert 'href="/guide/own-data"' in answer.text
+
+
 def test_the_build_takes_every_guide() -> None:
     hook = (ROOT / "server" / "hatch_build.py").read_text()
     names = re.search(r"GUIDES = \((.*)\)", hook)
-    assert names is not None and re.findall(r'"(\w+)"', names[1]) == list(GUIDES)
+    assert names is not None and re.findall(r'"([\w-]+)"', names[1]) == list(GUIDES)
     ignored, image = (ROOT / ".dockerignore").read_text(), (ROOT / "Dockerfile.server").read_text()
     assert all(f"!docs/{name}.md\n" in ignored for name in GUIDES) and "COPY docs docs\n" in image

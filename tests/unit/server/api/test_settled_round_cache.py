@@ -38,3 +38,12 @@ def test_the_oldest_result_is_removed_if_the_cache_is_full() -> None:
     for number in (1, 2, 3):
         rounds.add("one", a_round(number))
     assert [rounds.get("one", number) is not None for number in (1, 2, 3)] == [False, True, True]
+
+
+def test_a_result_without_its_scores_is_kept_only_for_requests_that_do_not_need_them() -> None:
+    rounds = SettledRoundCache()
+    rounds.add("one", a_round(1), awaits_evaluation=True)
+    assert rounds.get("one", 1) is None
+    assert rounds.get("one", 1, with_scores=False) == a_round(1)
+    rounds.add("one", a_round(1))
+    assert rounds.get("one", 1) == a_round(1)

@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from qidpfl_server.cli import app as commands
 from qidpfl_server.cli.serve import ensure_task
+from qidpfl_server.cli.task_options import Wanted
 from qidpfl_server.identifiers import hash_secret
 from qidpfl_server.ops.open_store import opened_store
 from qidpfl_server.ops.tokens import create_private
@@ -19,7 +20,7 @@ SPEC = task_spec("digits", {})
 def ensured(settings: Settings, folder: Path) -> list[str]:
     """Make the task `mine`; the files of codes there are then, the first of which has to open it."""
     with opened_store(settings, create=True) as store:
-        commands._ensure(settings, store, "mine", "digits", SPEC)
+        commands._ensure(settings, store, "mine", Wanted(preset="digits", overrides={}), (SPEC, None))
         for code in (folder / "mine.code").read_text().split():
             found = store.read(lambda tx, code=code: tx.tasks.task_of_code(hash_secret(code)))  # type: ignore[misc]
             assert found == code.split(".")[0]

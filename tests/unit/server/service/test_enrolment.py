@@ -113,8 +113,9 @@ def test_a_profile_must_fit_the_task(cases: UseCases, changes: dict[str, Any], c
 def test_a_profile_is_stored_once_and_frozen(cases: UseCases) -> None:
     client = cases.task().client()
     client.send_profile()
-    with refused(ErrorCode.PROFILE_FROZEN):
-        client.send_profile(privacy_value=2.0)
+    with refused(ErrorCode.PROFILE_FROZEN) as caught:
+        client.send_profile(privacy_value=2.0, rho_cap=0.5)
+    assert caught.value.detail == "the stored profile has another privacy_value, rho_cap"
     assert client.now.privacy_value == 1.0
 
 

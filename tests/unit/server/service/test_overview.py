@@ -7,7 +7,7 @@ import pytest
 
 from qidpfl_server.ops.export import read_export
 from qidpfl_server.ops.tables import COLUMNS, TableName, last_exported_round, table_part, whole_rows
-from qidpfl_server.service.figures import task_figures
+from qidpfl_server.service.figures import round_costs, task_figures
 from qidpfl_server.service.overview import (
     account_page,
     client_rounds,
@@ -17,6 +17,9 @@ from qidpfl_server.service.overview import (
     round_progress,
     round_summaries,
 )
+from qidpfl_server.service.views import task_summary
+from qidpfl_server.store.transaction import Transaction
+from qidpfl_shared.core.reward import round_cost
 from qidpfl_shared.protocol.messages import RoundState
 from qidpfl_shared.protocol.operators import AnswerState
 from support.use_cases import ServedClient, ServedTask, UseCases
@@ -53,6 +56,59 @@ def test_rounds_in_a_list_have_the_totals_of_their_results(played: tuple[ServedT
         assert (one.updates, one.declared_total, one.invited) == (result.updates, result.declared_total, 4)
     assert task.cases.read(lambda tx: round_summaries(tx, task.task_id, 1, 1)) == listed[1:2]
     assert task.cases.read(lambda tx: round_summaries(tx, task.task_id, 3, 100)) == []
+
+
+def test_sums_of_settled_rounds_are_read_once_and_stay_right(played: tuple[ServedTask, list[ServedClient]]) -> None:
+    task, clients = played
+    cases = task.cases
+
+    def seen() -> list[object]:
+        return [*cases.read(lambda tx: round_summaries(tx, task.task_id, 0, 100)), cases.read(paid)]
+
+    def paid(tx: Transaction) -> int:
+        return task_summary(tx, task.now).paid_micro
+
+    def from_rows() -> list[object]:
+        """The same from a transaction that has kept nothing."""
+        return [*cases.write(lambda tx: round_summaries(tx, task.task_id, 0, 100)), cases.write(paid)]
+
+    assert seen() == seen() == from_rows()
+    clients[1].upload(clients[1].noise(SECRET_RHO, 3), 3)
+    clients[3].play(3)
+    assert task.settle()
+    assert seen() == seen() == from_rows()
+    assert [one.updates for one in seen()[:3]] == [4, 3, 3]  # type: ignore[attr-defined]
+
+
+def test_cost_and_regret_of_settled_rounds_follow_the_model(played: tuple[ServedTask, list[ServedClient]]) -> None:
+    task, _ = played
+    found = task.cases.read(lambda tx: round_costs(tx, task.task_id, 0, 100))
+    assert [one.round_number for one in found] == [1, 2]
+    spec, sizes = (
+        task.now.spec,
+        {client.client_id: client.size for client in task.cases.read(lambda tx: tx.clients.of_task(task.task_id))},
+    )
+    scale = {size: spec.privacy.mechanism.build().noise_scale(size=size or 1) for size in sizes.values()}
+    for one in found:
+        result = task.result(one.round_number)
+        counted = [part for part in result.clients or () if part.accepted and part.rho > 0]
+        whole = sum(sizes[part.client_id] or 0 for part in counted)
+        # Weights by size: the variance of the averaged noise is the sum of p² v / rho.
+        variance = sum(
+            ((sizes[part.client_id] or 0) / whole) ** 2 * scale[sizes[part.client_id]] / part.rho for part in counted
+        )
+        cost = round_cost(
+            cost_model=spec.cost_model(),
+            round_number=one.round_number,
+            reward=result.reward_micro / 1e6,
+            noise_variance=variance,
+        )
+        assert one.cost == pytest.approx(cost)
+        assert one.reward_cost == pytest.approx(
+            (1 - spec.game.accuracy_weight) * spec.game.discount ** (one.round_number - 1) * result.reward_micro / 1e6
+        )
+        assert one.regret == max(part.regret for part in result.clients or () if part.regret is not None)
+    assert task.cases.read(lambda tx: round_costs(tx, task.task_id, 2, 100)) == []
 
 
 def test_progress_says_who_is_awaited(played: tuple[ServedTask, list[ServedClient]]) -> None:

@@ -1,6 +1,7 @@
 """Selection: when it is due, whom it keeps, and how it ends a task."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,3 +142,23 @@ def test_a_refused_client_reads_that_it_is_refused(cases: UseCases) -> None:
     assert refused.offer().standing is Standing.REFUSED
     with pytest.raises(RequestRefused, match="standing in this round: refused"):
         refused.declare()
+
+
+OWN: dict[str, Any] = {
+    "workload": {"dataset": "mine", "labels": 3, "partition": None, "convex": True},
+    "layout": {"tensors": [{"name": "weight", "shape": [3, 1]}, {"name": "bias", "shape": [3]}]},
+    "data": {"columns": [{"name": "a", "low": 0, "high": 1}], "label": {"names": ["one", "two", "three"]}},
+    "selection": {"rule": "all"},
+}
+
+
+def test_a_label_that_no_owner_has_is_an_event(cases: UseCases) -> None:
+    task = cases.task(rounds={"expected_clients": 3, "min_clients": 3}, **OWN)
+    for labels in ((100, 0, 90), (80, 2, 100), (50, 1, 60)):
+        task.client(labels=labels)
+    assert "labels.absent" in task.events()
+    there = cases.task(rounds={"expected_clients": 3, "min_clients": 3}, **OWN)
+    for labels in ((100, 0, 90), (80, 200, 100), (50, 1, 60)):
+        there.client(labels=labels)
+    assert "labels.absent" not in there.events()
+    assert cases.violations() == []

@@ -1,0 +1,1 @@
+"""The demo: a coordinator and ten clients, each in its own process, over HTTP."""

@@ -1,0 +1,269 @@
+"""The golden vectors of docs/conformance: inputs, and what the core and the protocol compute from them."""
+
+import base64
+import hashlib
+import math
+from typing import Any
+
+import numpy as np
+
+from qidpfl_shared.core.aggregation import ServerState, server_step
+from qidpfl_shared.core.equilibrium import best_response, equilibrium
+from qidpfl_shared.core.money import from_micro, split_reward
+from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
+from qidpfl_shared.core.privacy.histogram import clean_histogram, histogram_noise_std
+from qidpfl_shared.core.privacy.mechanisms import NoisyEpochsMechanism, batch_sizes
+from qidpfl_shared.core.selection import given_reference, label_distances
+from qidpfl_shared.protocol.chain import canonical_json
+from qidpfl_shared.protocol.compatibility import spec_digest
+from qidpfl_shared.protocol.evidence import profile_digest
+from qidpfl_shared.protocol.mechanism_specs import (
+    BoltOn,
+    GradientOnce,
+    MechanismSpec,
+    NoisyEpochs,
+    PaperLiteral,
+    UpdateClip,
+)
+from qidpfl_shared.protocol.messages import Profile
+from qidpfl_shared.protocol.presets import PRESETS, preset
+from qidpfl_shared.protocol.signatures import SigningKey
+from qidpfl_shared.protocol.wire import content_digest, digest_of, encode
+
+Case = dict[str, Any]
+_LOCAL: dict[str, Any] = {"learning_rate": 0.1, "epochs": 2, "batch_size": 55}
+_MECHANISMS: list[MechanismSpec] = [
+    GradientOnce(clip_norm=1.0),
+    GradientOnce(clip_norm=0.5),
+    NoisyEpochs(clip_norm=1.0, **_LOCAL),
+    NoisyEpochs(clip_norm=2.0, learning_rate=0.05, epochs=3, batch_size=32),
+    UpdateClip(clip_norm=1.0, **_LOCAL),
+    BoltOn(feature_norm=1.0, **_LOCAL),
+    BoltOn(feature_norm=2.0, learning_rate=0.1, epochs=1, batch_size=500),
+    PaperLiteral(clip_norm=1.0, **_LOCAL),
+]
+
+
+def _case(given: Case, expected: Case) -> Case:
+    return {"given": given, "expected": expected}
+
+
+def label_distance() -> list[Case]:
+    """Label counts and weights of the reference; the label distance, and whether it is within the threshold."""
+    uniform, skewed = [1.0] * 10, [3.0, 1.0, 1.0, 0.0]
+    histograms: list[tuple[list[int], list[float], float]] = [
+        ([11] * 10, uniform, 0.75),
+        ([15, 0, 10, 13, 11, 14, 9, 12, 16, 10], uniform, 0.75),
+        ([55, 55, 0, 0, 0, 0, 0, 0, 0, 0], uniform, 0.75),
+        ([0, 0, 0, 1], skewed, 2.0),
+        ([30, 10, 10, 0], skewed, 0.0),
+    ]
+    found = []
+    for counts, weights, threshold in histograms:
+        (distance,) = label_distances(histograms=[counts], reference=given_reference(weights=weights))
+        given = {"label_counts": counts, "reference_weights": weights, "distance_threshold": threshold}
+        found.append(_case(given, {"label_distance": float(distance), "within": bool(distance <= threshold)}))
+    return found
+
+
+def best_answer() -> list[Case]:
+    """An announcement, the task and the owner's limits; the best budget, null for a decline."""
+    total = equilibrium(reward=15.0, privacy_values=(0.9, 1.0, 1.1), privacy_weight=30.0).total
+    usual: Case = {"reward_micro": 15_000_000, "total": total, "rho_max": 1.0, "privacy_weight": 30.0}
+    usual |= {"privacy_value": 1.0, "rho_min": 1e-6, "rho_cap": None, "lifetime_rho": None, "spent_rho": 0.0}
+    changes: list[Case] = [
+        *({"privacy_value": value} for value in (0.9, 1.0, 1.1)),
+        {"rho_max": 0.05},
+        {"rho_cap": 0.04},
+        {"lifetime_rho": 0.2, "spent_rho": 0.1},
+        {"lifetime_rho": 0.2, "spent_rho": 0.2},
+        {"privacy_value": 1.6},
+        {"rho_min": 0.12},
+        {"reward_micro": 30_000_000, "total": 0.5, "privacy_value": 0.7},
+    ]
+    return [_case(given, {"rho": _best(given)}) for given in (usual | change for change in changes)]
+
+
+def _best(given: Case) -> float | None:
+    left = math.inf if given["lifetime_rho"] is None else given["lifetime_rho"] - given["spent_rho"]
+    rho = best_response(
+        reward=from_micro(given["reward_micro"]),
+        total=given["total"],
+        privacy_value=given["privacy_value"],
+        privacy_weight=given["privacy_weight"],
+        cap=min(given["rho_max"], given["rho_cap"] or math.inf, left),
+    )
+    return rho if rho >= given["rho_min"] else None
+
+
+def noise_std() -> list[Case]:
+    """A mechanism, a budget and a number of records; the sensitivity, and the noise that is added."""
+    found = []
+    for spec in _MECHANISMS:
+        mechanism = spec.build()
+        for size, rho in ((110, 1 / 9), (3000, 0.02), (20, 1.0)):
+            expected: Case = {"sensitivity": mechanism.sensitivity(size=size)}
+            if isinstance(mechanism, NoisyEpochsMechanism) and isinstance(spec, NoisyEpochs):
+                batches = batch_sizes(size=size, batch_size=spec.batch_size)
+                expected["batches"] = list(batches)
+                expected["step_noise_std"] = [mechanism.step_noise_std(rho=rho, batch=batch) for batch in batches]
+            else:
+                expected["noise_std"] = mechanism.noise_std(rho=rho, size=size)
+            expected["proven_rho"] = mechanism.proven_rho(rho=rho, size=size)
+            found.append(_case({"mechanism": spec.model_dump(mode="json"), "size": size, "rho": rho}, expected))
+    return found
+
+
+def histogram() -> list[Case]:
+    """Noisy label counts and the number of records; the clean counts. Also the noise of a budget."""
+    noisy = [
+        ([14.2, -3.1, 9.6, 12.7, 10.9, 13.3, 8.4, 11.8, 15.5, 10.2], 110),
+        ([-3.0, 7.0, 8.0], 10),
+        ([100.25, -50.5, 3.75, 0.5], 60),
+        ([0.4, 0.4, 0.4], 1),
+        ([-5.0, -7.0], 3),
+    ]
+    clean = [
+        _case({"noisy_counts": counts, "size": size}, {"label_counts": list(clean_histogram(noisy=counts, size=size))})
+        for counts, size in noisy
+    ]
+    return clean + [_case({"rho": rho}, {"noise_std": histogram_noise_std(rho=rho)}) for rho in (0.02, 0.1, 1.0)]
+
+
+def clipping() -> list[Case]:
+    """The gradients of all records, and the clip norm; the mean of the clipped gradients."""
+    sets: list[tuple[list[list[float]], float]] = [
+        ([[3.0, 4.0]], 1.0),
+        ([[3.0, 4.0], [0.3, -0.4], [-6.0, 8.0]], 1.0),
+        ([[0.0, 0.0], [0.0, 2.0]], 0.5),
+    ]
+    found = []
+    for gradients, norm in sets:
+        rows = np.array(gradients)
+        lengths = np.linalg.norm(rows, axis=1)
+        scales = np.minimum(1.0, norm / np.where(lengths > 0, lengths, 1.0))
+        mean = (rows * scales[:, None]).mean(axis=0)
+        found.append(_case({"gradients": gradients, "clip_norm": norm}, {"mean": mean.tolist()}))
+    return found
+
+
+def next_model() -> list[Case]:
+    """A model, its momentum, the mean of the updates and the step; the model and the momentum after the round."""
+    steps: list[tuple[list[float], list[float], list[float], float, float]] = [
+        ([1.0, 2.0], [0.0, 0.0], [0.5, -0.5], 2.0, 0.0),
+        ([1.0, 2.0], [0.25, 0.5], [0.5, -0.5], 1.0, 0.5),
+        ([0.0, 0.0, -1.0], [0.0, 0.0, 0.0], [-0.25, 0.125, 0.5], 0.5, 0.0),
+    ]
+    found = []
+    for model, momentum, update, rate, decay in steps:
+        state = ServerState(parameters=np.array(model, dtype=np.float32), momentum=np.array(momentum))
+        after = server_step(state=state, mean_update=np.array(update), learning_rate=rate, momentum=decay)
+        given: Case = {"model": model, "momentum": momentum, "mean_update": update}
+        given |= {"learning_rate": rate, "momentum_factor": decay}
+        found.append(_case(given, {"model": after.parameters.tolist(), "momentum": after.momentum.tolist()}))
+    return found
+
+
+def payments() -> list[Case]:
+    """The reward, and for every client its budget and whether its update was accepted; the payments."""
+    rounds: list[tuple[int, list[float], list[bool]]] = [
+        (15_000_000, [2 / 15, 1 / 9, 4 / 45], [True, True, True]),
+        (15_000_000, [2 / 15, 1 / 9, 4 / 45], [True, True, False]),
+        (100, [1.0, 1.0, 1.0], [True, True, True]),
+        (100, [1.0, 1.0, 1.0], [False, True, True]),
+        (10_000_001, [0.1, 0.2, 0.0, 0.4], [True, True, False, True]),
+        (7, [0.3], [True]),
+    ]
+    found = []
+    for reward, declared, accepted in rounds:
+        split = split_reward(reward_micro=reward, declared=declared, delivered=accepted)
+        given = {"reward_micro": reward, "declared_rho": declared, "accepted": accepted}
+        found.append(_case(given, {"payments_micro": list(split.payments), "kept_micro": split.kept}))
+    return found
+
+
+def epsilon() -> list[Case]:
+    """The spent budget and δ; ε by the conversion of the ledger."""
+    pairs = [(0.02, 1e-5), (0.211111, 1e-5), (1.0, 1e-5), (1.0, 1e-6), (10.0, 1e-5)]
+    return [
+        _case({"rho": rho, "delta": delta}, {"epsilon": epsilon_from_rho(rho=rho, delta=delta)}) for rho, delta in pairs
+    ]
+
+
+def vectors() -> list[Case]:
+    """Numbers; their bytes on the wire in base64, the value of `Content-Digest`, and the digest in hexadecimal."""
+    found = []
+    for numbers in ([0.0], [1.0, -2.0, 0.5], [0.1, 1e-8, 3e38, -0.0]):
+        data = encode(np.array(numbers))
+        expected = {"bytes_base64": base64.b64encode(data).decode(), "content_digest": content_digest(data)}
+        found.append(_case({"vector": numbers}, expected | {"digest": digest_of(data)}))
+    return found
+
+
+def canonical() -> list[Case]:
+    """JSON values; their canonical form (RFC 8785), and its SHA-256."""
+    values: list[Any] = [
+        {"b": 1e-05, "a": [5.0, True, None, 1e21]},
+        {"number": 0.1, "small": 5e-324, "large": 1.7976931348623157e308, "zero": -0.0, "whole": 110},
+        {"é": 'ü\u2028"\\\n', "\U0001f600": "", "e": {}},
+        {"nested": {"z": [], "a": [{"k": 1e-7}, 123456789012345680.0]}},
+    ]
+    found = []
+    for value in values:
+        text = canonical_json(value)
+        expected = {"canonical": text.decode(), "sha256": hashlib.sha256(text).hexdigest()}
+        found.append(_case({"value": value}, expected))
+    return found
+
+
+def spec_digests() -> list[Case]:
+    """The spec of a task as it is served; its digest."""
+    specs = [preset(name).facts() for name in PRESETS]
+    later = specs[0] | {"a_field_of_a_later_version": {"value": 5.0}}
+    return [_case({"spec": spec}, {"spec_digest": spec_digest(spec)}) for spec in [*specs, later]]
+
+
+def profile_digests() -> list[Case]:
+    """A profile; the digest that its receipt names. Fields that the profile does not have count as null."""
+    full = Profile(label_counts=(11,) * 10, size=110, privacy_value=1.0, histogram_rho=0.1, lifetime_rho=2.0)
+    bare = Profile(size=110, privacy_value=0.5)
+    return [
+        _case({"profile": profile.model_dump(mode="json")}, {"profile_digest": profile_digest(profile)})
+        for profile in (full, bare)
+    ]
+
+
+def signatures() -> list[Case]:
+    """A public key, a kind of message and a message without its unsigned fields; the Ed25519 signature."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
+    chain = {"task_id": "0123456789abcdef", "sequence": 12, "head": "44f6" * 16}
+    receipt: Case = {"round_number": 1, "client_id": "c1", "state": "declared", "rho": 1 / 9}
+    receipt |= {"recorded_at": "2026-01-02T03:04:05Z", "chain": chain}
+    update = {"round_number": 1, "client_id": "c1", "digest": digest_of(bytes(2600)), "byte_length": 2600}
+    update |= {"received_at": "2026-01-02T03:04:06.500000Z", "chain": chain}
+    found = []
+    for kind, message in (("budget", receipt), ("update", update)):
+        signature = key.sign(kind, message)
+        given = {"public_key": key.public_key, "kind": kind, "message": message}
+        found.append(_case(given, {"key_id": signature.key_id, "value": signature.value}))
+    return found
+
+
+# The file of docs/conformance, and what is in it.
+FILES = {
+    "label-distance": label_distance,
+    "best-answer": best_answer,
+    "noise": noise_std,
+    "histogram": histogram,
+    "clipping": clipping,
+    "next-model": next_model,
+    "payments": payments,
+    "epsilon": epsilon,
+    "vectors": vectors,
+    "canonical-json": canonical,
+    "spec-digest": spec_digests,
+    "profile-digest": profile_digests,
+    "signatures": signatures,
+}

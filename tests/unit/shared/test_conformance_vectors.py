@@ -1,0 +1,68 @@
+"""docs/conformance: the stored golden vectors are what the core computes today.
+
+`python tests/unit/shared/test_conformance_vectors.py` writes them again, after an intended change.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+ROOT = Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.conformance_vectors import FILES  # noqa: E402
+
+FOLDER = ROOT / "docs" / "conformance"
+
+
+def content(name: str) -> dict[str, Any]:
+    computed: dict[str, Any] = {"what": FILES[name].__doc__, "cases": FILES[name]()}
+    return json.loads(json.dumps(computed))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", list(FILES))
+def test_the_stored_vectors_are_those_of_the_core(name: str) -> None:
+    stored, computed = json.loads((FOLDER / f"{name}.json").read_text()), content(name)
+    assert stored["what"] == computed["what"] and len(stored["cases"]) == len(computed["cases"])
+    for old, new in zip(stored["cases"], computed["cases"], strict=True):
+        assert old["given"] == new["given"]
+        assert same(old["expected"], new["expected"]), (old, new)
+
+
+def same(old: Any, new: Any) -> bool:
+    """Texts, whole numbers and truth values are equal; other numbers up to the rounding of another machine."""
+    if isinstance(old, float) and isinstance(new, float):
+        return old == pytest.approx(new, rel=1e-12, abs=0)
+    if isinstance(old, dict) and isinstance(new, dict):
+        return list(old) == list(new) and all(same(old[key], new[key]) for key in old)
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(same, old, new))
+    return type(old) is type(new) and bool(old == new)
+
+
+def test_the_folder_has_no_other_vectors_and_its_readme_names_every_file() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*.json")) == sorted(FILES)
+    readme = (FOLDER / "README.md").read_text()
+    assert all(f"`{name}.json`" in readme for name in FILES)
+
+
+def records() -> str:
+    """Records for the client under test: every tenth training record of the digits, scaled, each with its label."""
+    digits, shard = load_digits(), slice(0, 1437, 10)
+    rows = np.column_stack([digits.data[shard] / 16, digits.target[shard]])
+    return "".join(",".join(f"{value:g}" for value in row) + "\n" for row in rows)
+
+
+def test_the_stored_records_are_those_of_the_digits() -> None:
+    assert (FOLDER / "records.csv").read_text() == records()
+
+
+if __name__ == "__main__":
+    (FOLDER / "records.csv").write_text(records())
+    for name in FILES:
+        (FOLDER / f"{name}.json").write_text(json.dumps(content(name), indent=1, ensure_ascii=False) + "\n")
