@@ -67,7 +67,7 @@ def tls_problem(error: BaseException) -> str | None:
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return (
-                f"its certificate does not verify ({cause.verify_message}): name the CA that has signed it with"
+                f"its certificate does not verify ({getattr(cause, 'verify_message', cause)}): name the CA that has signed it with"
                 " --ca-file FILE.pem, or use the name for which it was made"
             )
         if isinstance(cause, ssl.SSLError) and cause.reason in _NOT_TLS:

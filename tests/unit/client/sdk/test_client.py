@@ -66,7 +66,7 @@ def test_fields_of_a_later_version_are_ignored() -> None:
 def test_a_task_that_requires_something_unknown_is_refused_with_both_versions() -> None:
     spec = preset("digits").model_dump(mode="json") | {"protocol_version": "1.9"}
     spec |= {"requires": ["mechanism.shuffled", "answer.rho"], "privacy": {"mechanism": {"name": "shuffled"}}}
-    with pytest.raises(UnsupportedTask, match=r"mechanism\.shuffled of protocol 1\.9.* protocol 1\.1"):
+    with pytest.raises(UnsupportedTask, match=r"mechanism\.shuffled of protocol 1\.9.* protocol 1\.2"):
         Scripted(httpx.Response(200, json={"task_id": TASK, "spec": spec})).task().task()
 
 
