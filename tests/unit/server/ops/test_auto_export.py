@@ -38,9 +38,10 @@ def test_a_task_that_another_process_ended_is_written_later_and_once(cases: UseC
     task.stop()
     cases.read(results.write_missing)
     assert state_in(tmp_path / "results") == "stopped"
-    (tmp_path / "results" / "mine" / "task.json").write_text("{}")
+    kept = f'{{"task_id": "{task.task_id}"}}'
+    (tmp_path / "results" / "mine" / "task.json").write_text(kept)
     cases.read(AutoExport(tmp_path / "results").write_missing)
-    assert (tmp_path / "results" / "mine" / "task.json").read_text() == "{}"
+    assert (tmp_path / "results" / "mine" / "task.json").read_text() == kept
 
 
 def test_a_folder_that_cannot_be_written_is_logged_and_the_task_ends(cases: UseCases, tmp_path: Path) -> None:
