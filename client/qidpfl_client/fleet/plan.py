@@ -54,7 +54,7 @@ class FleetPlan:
     @property
     def has_enrolled(self) -> bool:
         """Whether an earlier run of this fleet has left journals: it then continues with its places."""
-        return self._path(0).exists()
+        return any(self._path(ordinal).exists() for ordinal in range(self.clients))
 
     @contextmanager
     def members(self, http: httpx.Client, open_data: OpenData, report: Report) -> Iterator[list[Member]]:

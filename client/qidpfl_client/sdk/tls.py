@@ -66,9 +66,10 @@ def tls_problem(error: BaseException) -> str | None:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
+            reason = getattr(cause, "verify_message", cause)
             return (
-                f"its certificate does not verify ({getattr(cause, 'verify_message', cause)}): name the CA that has signed it with"
-                " --ca-file FILE.pem, or use the name for which it was made"
+                f"its certificate does not verify ({reason}): name the CA that has signed it with --ca-file FILE.pem,"
+                " or use the name for which it was made"
             )
         if isinstance(cause, ssl.SSLError) and cause.reason in _NOT_TLS:
             return "there is no TLS at this port: the coordinator speaks plain http; use http://, or start it with TLS"

@@ -257,7 +257,7 @@ def test_a_fleet_with_a_limit_above_that_of_a_journal_starts_no_member(codes: di
 
 
 def test_a_ledger_that_is_not_there_is_one_line_and_is_not_made(journal: Path) -> None:
-    assert "unable to open" in failed_with(CliRunner().invoke(app, ["ledger", "--journal", str(journal)]))
+    assert "there is no journal" in failed_with(CliRunner().invoke(app, ["ledger", "--journal", str(journal)]))
     assert not journal.exists()
 
 
