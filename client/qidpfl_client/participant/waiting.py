@@ -1,5 +1,7 @@
 """What a client says while its task still waits for others: who is there, how many are needed, and the time left."""
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,6 +12,7 @@ from ..errors import ClientError
 from ..sdk.client import TaskApi
 
 Report = Callable[[str], None]
+_ASK_EVERY_S = 2.0
 # Shows a text and the seconds that are left, until the next line.
 Countdown = Callable[[str, float], None]
 
@@ -27,9 +30,17 @@ class EnrolmentWatch:
     report: Report
     countdown: Countdown = no_countdown
     _known: int | None = field(default=None, init=False)
+    _asked_at: float = field(default=-math.inf, init=False)
 
     def note(self) -> None:
-        """Ask the coordinator, and report news. An error is not reported: the next poll meets it again."""
+        """Ask the coordinator, and report news. An error is not reported: the next poll meets it again.
+
+        A hostile coordinator may answer every poll at once, so the client asks again only after some seconds.
+        """
+        now = time.monotonic()
+        if now - self._asked_at < _ASK_EVERY_S:
+            return
+        self._asked_at = now
         try:
             verdict = self.api.selection()
         except ClientError:
