@@ -49,7 +49,7 @@ def test_the_network_of_every_preset_has_the_layout_of_its_task(name: str) -> No
 @pytest.mark.parametrize(
     ("name", "shape", "problem"),
     [
-        ("resnet", (3, 32, 32), "there is no network 'resnet'; use one of linear, lenet, mcmahan, mlp"),
+        ("resnet", (3, 32, 32), "there is no network 'resnet'; use one of linear, mlp, lenet, mcmahan"),
         ("lenet", (1, 15, 15), "square images of at least 16x16"),
         ("lenet", (1, 28, 32), "square images"),
         ("lenet", (784,), "square images"),
