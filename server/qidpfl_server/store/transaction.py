@@ -20,6 +20,8 @@ from .repositories.small_blobs import SmallBlobRows
 from .repositories.tasks import TaskRows
 from .settled import SettledSums
 
+_MAX_DERIVED = 256
+
 
 class Transaction:
     """An open transaction. `touched` collects the tasks that it changes; `published` tells whether it named blobs.
@@ -59,6 +61,12 @@ class Transaction:
         self.credentials = ClientCredentialRows(connection, self.chain)
         self.keys = KeyRows(connection, self.chain)
         self.tombstones = TombstoneRows(connection, self.chain)
+
+    def keep(self, key: Hashable, value: object) -> None:
+        """Keep a value in `derived`. A full memory is emptied: everything in it can be read again."""
+        if len(self.derived) >= _MAX_DERIVED:
+            self.derived.clear()
+        self.derived[key] = value
 
     def touch(self, task_id: str) -> None:
         """Record that this transaction changes a task. The commit wakes the requests that wait for it."""

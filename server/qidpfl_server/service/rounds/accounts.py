@@ -16,9 +16,6 @@ from qidpfl_shared.protocol.releases import histogram_release, release_of
 from ...domain import Client, Task
 from ...store.transaction import Transaction
 
-# Sums of more tasks than this are not kept at the same time.
-_MAX_TASKS = 256
-
 
 def privacy_accounts(tx: Transaction, task: Task, clients: Sequence[Client]) -> dict[str, PrivacyAccount]:
     """The server's privacy ledger of each client, with every release: the histogram if it sent one, and all updates."""
@@ -88,9 +85,8 @@ class _SettledSums:
 def _sums(tx: Transaction, task: Task) -> _SettledSums:
     known = tx.derived.get(task.task_id)
     if not isinstance(known, _SettledSums):
-        if len(tx.derived) >= _MAX_TASKS:
-            tx.derived.clear()
-        known = tx.derived[task.task_id] = _SettledSums()
+        known = _SettledSums()
+        tx.keep(task.task_id, known)
     return known
 
 

@@ -17,9 +17,6 @@ from ...domain import Budget, BudgetState, Client, ClientState, Round, RoundInvi
 from ...store.transaction import Transaction
 from .accounts import present_accounts
 
-# What is kept of more tasks than this is forgotten.
-_MAX_KEPT = 256
-
 
 class RoundSnapshot:
     """The rows of a round and of the clients that were asked for so far."""
@@ -131,11 +128,8 @@ def new_snapshot(tx: Transaction, task: Task, round_number: int) -> RoundSnapsho
 def keep_snapshot(tx: Transaction, snapshot: RoundSnapshot) -> None:
     """Keep a snapshot for the next transactions of the writer, after all that it contains was recorded."""
     position = tx.chain.present(snapshot.task.task_id)
-    if position is None:
-        return
-    if len(tx.derived) >= _MAX_KEPT:
-        tx.derived.clear()
-    tx.derived[_key(snapshot.task.task_id)] = _Kept(position, snapshot)
+    if position is not None:
+        tx.keep(_key(snapshot.task.task_id), _Kept(position, snapshot))
 
 
 @dataclass(frozen=True)
