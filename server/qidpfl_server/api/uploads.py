@@ -26,6 +26,8 @@ _PIECE_BYTES = 1 << 19
 _SMALLEST_PIECE_BYTES = 128 * 1024
 # What all bodies together may keep in memory before they get a slot. With many uploads the pieces become smaller.
 _WAITING_BYTES = 64 << 20
+# Further uploads close their files while they wait for bytes. `cli.connections` leaves so many file handles.
+OPEN_UPLOADS = 1024
 # Small enough for the processor's cache, and for a dot product that does not start threads of its own.
 _BLOCK = 8192
 _BINARY = "application/octet-stream"
@@ -211,7 +213,8 @@ class UploadReceiver:
                 waiting += len(chunk)
                 if waiting >= self._piece_bytes and received < byte_length:
                     async with self._slots:
-                        await anyio.to_thread.run_sync(_write, blob, check, chunks, limiter=self._disk)
+                        released = self._active > OPEN_UPLOADS
+                        await anyio.to_thread.run_sync(_write, blob, check, chunks, released, limiter=self._disk)
                     chunks, waiting = [], 0
                     failpoint("upload.mid_body")
             if blob.stays_in_memory(byte_length):
@@ -231,11 +234,13 @@ class UploadReceiver:
         return max(_SMALLEST_PIECE_BYTES, min(_PIECE_BYTES, _WAITING_BYTES // self._active))
 
 
-def _write(blob: StagedBlob, check: _VectorCheck, chunks: list[bytes]) -> None:
-    """Check, hash and write the chunks as they came: they are not copied into one."""
+def _write(blob: StagedBlob, check: _VectorCheck, chunks: list[bytes], released: bool = False) -> None:
+    """Check, hash and write the chunks as they came: they are not copied into one. `released`: close the file then."""
     for chunk in chunks:
         check.feed(chunk)
         blob.write(chunk)
+    if released:
+        blob.release()
 
 
 def _finish(blob: StagedBlob, check: _VectorCheck, chunks: list[bytes], byte_length: int, digest: str) -> None:

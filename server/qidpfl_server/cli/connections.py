@@ -3,16 +3,18 @@
 Also what a connection has received of a request, and when it reads on.
 """
 
+import asyncio
 import resource
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from ..api.rates import AttemptRate, network_of
+from ..api.uploads import OPEN_UPLOADS
 
 # For the store, blobs, logs and libraries.
 _RESERVED_FILES = 128
@@ -45,9 +47,10 @@ def raise_file_limit() -> int:
 
 
 def limits_within(files: int, *, total: int, per_address: int | None) -> ConnectionLimits:
-    """The limits that leave enough files for the store: a connection may need a second file for its upload."""
-    possible = max(1, (files - _RESERVED_FILES - 2 * _RESERVED_CONNECTIONS) // 2)
-    return ConnectionLimits(total=min(total, possible), per_address=per_address)
+    """The limits that leave enough files for the store, and for the uploads that keep their files open."""
+    possible = files - _RESERVED_FILES - 2 * _RESERVED_CONNECTIONS
+    possible -= min(OPEN_UPLOADS, possible // 2)
+    return ConnectionLimits(total=min(total, max(1, possible)), per_address=per_address)
 
 
 class Slot:
@@ -163,6 +166,9 @@ class Connections:
             _Lane(limits.total, limits.per_address, reserved=False),
             _Lane(limits.reserved, None, reserved=True),
         )
+        places = limits.total if limits.per_address is None else min(limits.total, limits.per_address)
+        self._most_waiting = places // 2
+        self._waiting: dict[str, dict[asyncio.Event, None]] = {}
 
     def admit(self, host: str) -> Slot | None:
         """A place for a new connection of this host, in the reserved lane if there is no other; None: no place."""
@@ -170,11 +176,31 @@ class Connections:
         return next((slot for lane in self._lanes if (slot := lane.admit(name)) is not None), None)
 
     def delay_s(self, host: str) -> float:
-        """Count a new connection of this host; returns the seconds that it waits before it is read.
+        """Count a new connection of this host; returns the longest time in seconds that it waits before it is read.
 
         Setting up a connection costs as much as a request. A caller that makes one for every request gets few answers.
         """
         return 0.0 if self._new is None else min(self._new.take(network_of(host)), _LONGEST_DELAY_S)
+
+    async def wait(self, host: str, delay_s: float) -> None:
+        """Wait before a new connection of this host is read, while at most half the places of its address wait.
+
+        One more ends the longest wait. Else the new ones would take the places of those that wait, and none is read.
+        """
+        waiting = self._waiting.setdefault(name := network_of(host), {})
+        over = asyncio.Event()
+        waiting[over] = None
+        if len(waiting) > self._most_waiting:
+            longest = next(iter(waiting))
+            del waiting[longest]
+            longest.set()
+        with suppress(TimeoutError):
+            try:
+                await asyncio.wait_for(over.wait(), delay_s)
+            finally:
+                waiting.pop(over, None)
+                if not waiting and self._waiting.get(name) is waiting:
+                    del self._waiting[name]
 
 
 class RequestBytes:

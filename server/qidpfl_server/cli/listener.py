@@ -111,16 +111,16 @@ class Listener:
             return
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
-        starting = self._loop.create_task(self._set_up(connection, slot, self._connections.delay_s(host)))
+        starting = self._loop.create_task(self._set_up(connection, slot, host, self._connections.delay_s(host)))
         slot.on_close(lambda: _cancel(starting))
         self._starting.add(starting)
         starting.add_done_callback(self._starting.discard)
 
-    async def _set_up(self, connection: socket.socket, slot: Slot, delay_s: float) -> None:
+    async def _set_up(self, connection: socket.socket, slot: Slot, host: str, delay_s: float) -> None:
         """Make the protocol of a connection, after its TLS handshake. From then on the protocol owns the slot."""
         try:
             if delay_s:
-                await asyncio.sleep(delay_s)
+                await self._connections.wait(host, delay_s)
             protocol = self._make_protocol()
             protocol.slot = slot
             await self._loop.connect_accepted_socket(lambda: BoundedReads(protocol), connection, **self._tls)

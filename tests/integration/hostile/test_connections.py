@@ -67,7 +67,7 @@ def test_idle_connections_beyond_all_files_stop_neither_health_nor_a_task(tmp_pa
 
         with repeated(open_more):
             honest_task_s(live, "crowded", clients=5, horizon=2)
-            assert health_s(live) < 5
+            assert max(health_s(live) for _ in range(20)) < 5
         assert open_files(live) < 450
         assert len(live.log) < 200
         assert "0 violated" in live.audit()

@@ -1,5 +1,7 @@
 """The limits of connections: which one is closed when a new one needs its place."""
 
+import asyncio
+
 import pytest
 
 from qidpfl_server.cli.connections import ConnectionLimits, Connections, Slot, limits_within
@@ -81,6 +83,10 @@ def test_the_store_keeps_its_files(files: int, total: int) -> None:
     assert limits_within(files, total=4096, per_address=None).total == total
 
 
+def test_twenty_thousand_files_are_enough_for_ten_thousand_waiting_clients() -> None:
+    assert limits_within(20_000, total=11_000, per_address=None).total == 11_000
+
+
 def test_a_caller_who_must_wait_loses_its_place_first() -> None:
     """Catches held-back requests that keep all places busy: new callers then find none."""
     connections, closed = Connections(ConnectionLimits(total=1, per_address=None, reserved=0)), Closed()
@@ -102,6 +108,24 @@ def test_new_connections_above_the_rate_of_their_address_are_read_late() -> None
     assert connections.delay_s("b") == 0
     now[0] = 60.0
     assert connections.delay_s("a") == 0
+
+
+def test_at_most_half_the_places_of_an_address_wait_unread() -> None:
+    """Catches new connections that take the places of those that the server itself does not read yet."""
+    connections = Connections(ConnectionLimits(total=10, per_address=4))
+
+    async def ends() -> list[str]:
+        waits = {
+            asyncio.create_task(connections.wait(host, 60.0)): f"{host}{number}"
+            for number, host in enumerate(("a", "a", "b", "a", "a"))
+        }
+        done, waiting = await asyncio.wait(waits, timeout=0.05)
+        for wait in waiting:
+            wait.cancel()
+        await asyncio.wait(waits)
+        return sorted(waits[wait] for wait in done)
+
+    assert asyncio.run(ends()) == ["a0", "a1"]
 
 
 def test_connections_of_a_proxy_have_no_rate() -> None:
