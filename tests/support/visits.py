@@ -10,6 +10,37 @@ if TYPE_CHECKING:
 
 AXE = Path(__file__).parents[1] / "data/axe/axe.min.js"
 
+# Every line of text with the part of its box that its scrolling ancestors show, compared with all others.
+_OVERLAPS = """() => {
+  const lines = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    if (!node.data.trim() || node.parentElement.closest('.visually-hidden, .skip, .tip, option, noscript')) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    for (const box of range.getClientRects()) {
+      let [left, top, right, bottom] = [box.left, box.top, box.right, box.bottom];
+      for (let up = node.parentElement; up; up = up.parentElement) {
+        if (getComputedStyle(up).overflow === 'visible' || up === document.body) continue;
+        const seen = up.getBoundingClientRect();
+        [left, top] = [Math.max(left, seen.left), Math.max(top, seen.top)];
+        [right, bottom] = [Math.min(right, seen.right), Math.min(bottom, seen.bottom)];
+      }
+      // Fonts have space above and below their letters.
+      const free = (bottom - top) / 5;
+      if (right - left > 1 && bottom - top > 4) lines.push([left, top + free, right, bottom - free, node.data.trim()]);
+    }
+  }
+  const found = [];
+  lines.forEach((one, i) => lines.slice(i + 1).forEach((other) => {
+    const wide = Math.min(one[2], other[2]) - Math.max(one[0], other[0]);
+    const high = Math.min(one[3], other[3]) - Math.max(one[1], other[1]);
+    if (wide > 1.5 && high > 1.5) found.push(`${one[4].slice(0, 40)} | ${other[4].slice(0, 40)}`);
+  }));
+  return found;
+}"""
+
 
 class Visit:
     """A page in a context of its own, which collects what the console says."""
@@ -44,6 +75,11 @@ class Visit:
     def fits(self) -> bool:
         """Whether nothing is wider than the screen."""
         return bool(self.page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+
+    def overlaps(self) -> list[str]:
+        """The pairs of texts on the screen that cover each other."""
+        found: list[str] = self.page.evaluate(_OVERLAPS)
+        return found
 
     def charts(self) -> Iterator[Any]:
         """The cards with a chart."""

@@ -1,8 +1,10 @@
 // The frame: token, routes, the live feed of the open task, and the theme.
 
 import { ApiError, dropToken, Feed, get, setToken, takeToken } from "./api.js";
-import { TaskData } from "./data.js";
+import { PARTS, TaskData } from "./data.js";
+import { address, firstData, firstIdentity } from "./first.js";
 import { fill, h } from "./web/dom.js";
+import { words } from "./web/format.js";
 import { applyTheme, onSystemTheme, themeButton } from "./web/theme.js";
 import * as clients from "./pages/clients.js";
 import * as events from "./pages/events.js";
@@ -12,10 +14,11 @@ import * as selection from "./pages/selection.js";
 import * as tasks from "./pages/tasks.js";
 
 const PAGES = { market, clients, privacy, selection, events };
-const REFRESH_MS = 2000;
+const REFRESH_MS = 3000;
 const ANSWERS_MS = 3000;
 const main = document.getElementById("main");
 const top_ = document.getElementById("top");
+const facts = h("p");
 const status = h("span", { class: "pill", "data-state": "" });
 let identity = null;
 let task = null;
@@ -38,6 +41,8 @@ function head(page) {
   fill(top_,
     h("div", { class: "bar" }, h("a", { class: "brand", href: "#/" }, "QI-DPFL"), task && page ? h("span", { class: "crumb", title: task.data.view?.name ?? "" }, task.data.view?.name ?? "") : null, h("span", { class: "space" }), task && page ? status : null, buttons),
     task && page ? h("nav", { class: "tabs", "aria-label": "Pages of the task" }, [h("a", { href: "#/" }, "tasks"), Object.keys(PAGES).map((name) => h("a", { href: `#/t/${task.data.taskId}/${name}`, "aria-current": name === page ? "page" : null }, name))]) : null);
+  // On a narrow screen the tabs scroll: the open one must be seen.
+  top_.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 function login(message) {
@@ -69,20 +74,20 @@ async function route() {
   const turn = (turns += 1);
   applyTheme();
   if (!takeToken()) return login();
-  const [, kind, taskId, name = "market", clientId] = location.hash.split("/");
+  const place = address();
   try {
-    const asked = identity ?? get("/v1/me");
-    if (kind !== "t" || !PAGES[name]) {
+    const asked = identity ?? firstIdentity() ?? get("/v1/me");
+    if (!place) {
       identity = await asked;
       return turn === turns ? overview() : null;
     }
     // At the same time: a page of a task shows the same to every operator.
-    const opened = openTask(taskId, name, clientId);
+    const opened = openTask(place);
     opened.catch(() => {});
     const isNew = !identity;
     identity = await asked;
     await opened;
-    if (isNew && turn === turns) head(name);
+    if (isNew && turn === turns) head(place.name);
   } catch (error) {
     if (turn !== turns) return;
     if (error instanceof ApiError && error.status === 401) { dropToken(); identity = null; return login("This token is not valid here, or it was revoked."); }
@@ -105,27 +110,31 @@ function overview() {
   fill(main, shown.node);
 }
 
-async function openTask(taskId, name, clientId) {
+function factsOf({ view }) {
+  return `${view.preset ?? "own task"}, ${view.state}${view.reason ? `: ${words(view.reason)}` : ""}`;
+}
+
+async function openTask({ taskId, name, clientId }) {
   if (task?.data.taskId !== taskId) {
     close();
-    task = { data: new TaskData(taskId), feed: null, timer: 0, pending: null, page: name };
+    task = { data: firstData(taskId) ?? new TaskData(taskId), feed: null, timer: 0, pending: null, page: name };
   } else close(true);
   const opened = task;
   const { data } = opened;
   opened.page = name;
   const module = PAGES[name];
-  await data.load(["progress", ...(clientId ? ["clients"] : module.needs.filter((need) => need !== "progress"))]);
+  await data.start({ name, clientId });
   if (task !== opened || opened.page !== name) return;
   document.title = `${data.view.name} · ${name} · QI-DPFL`;
   head(name);
   const go = (id) => { if (id) location.hash = `#/t/${taskId}/clients/${id}`; };
   shown = clientId ? clients.detail({ data, clientId }) : module.page({ data, go, earlier: () => follow(opened, 0) });
-  const facts = `${data.view.preset ?? "own task"}, ${data.view.state}${data.view.reason ? `: ${data.view.reason}` : ""}`;
-  fill(main, clientId ? null : h("div", { class: "title" }, h("h1", null, data.view.name), h("p", null, facts)), shown.nodes ?? shown.node);
+  fill(facts, factsOf(data));
+  fill(main, clientId ? null : h("div", { class: "title" }, h("h1", null, data.view.name), facts), shown.nodes ?? shown.node);
   const page = shown;
   await page.update(data);
   const again = () => (shown === page ? page.update(data) : null);
-  if (!clientId && module.later) data.read(module.later, again).then(again).catch((error) => console.warn(error));
+  if (!clientId) data.read(PARTS[name].later, again).then(again).catch((error) => console.warn(error));
   if (!opened.feed) follow(opened, Math.max(0, data.progress.last_event - 300));
 }
 
@@ -160,11 +169,13 @@ function refresh(opened, part) {
   opened.pending = part === "all" || opened.pending === "all" ? "all" : "live";
   if (opened.timer) return;
   opened.timer = setTimeout(async () => {
+    // A page that is not seen reads nothing until it is.
+    while (document.hidden) await new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
     const wanted = opened.pending;
     opened.pending = null;
     if (task === opened && shown) {
-      const module = PAGES[opened.page];
-      const needs = wanted === "all" ? [...module.needs, ...(module.later ?? [])] : module.live ?? [];
+      const parts = PARTS[opened.page];
+      const needs = wanted === "all" ? [...parts.needs, ...parts.later] : parts.live;
       const page = shown;
       try {
         const viewToo = opened.viewToo;
@@ -172,6 +183,7 @@ function refresh(opened, part) {
         opened.refreshedAt = performance.now();
         if (wanted === "all") await opened.data.refresh(needs, viewToo);
         else await Promise.all(needs.map((need) => opened.data[`load_${need}`]()));
+        if (task === opened) fill(facts, factsOf(opened.data));
         if (shown === page && (wanted === "all" || needs.length)) await page.update(opened.data, wanted);
       } catch (error) {
         opened.viewToo = true;
@@ -187,7 +199,7 @@ function refresh(opened, part) {
 
 // Answers to the open round have no event: a visible page that shows them asks for them.
 setInterval(() => {
-  if (task && shown && !document.hidden && performance.now() - (task.refreshedAt ?? 0) > ANSWERS_MS && PAGES[task.page].live && task.data.progress?.round && status.dataset.state === "live") refresh(task, "live");
+  if (task && shown && !document.hidden && performance.now() - (task.refreshedAt ?? 0) > ANSWERS_MS && PARTS[task.page].live.length && task.data.progress?.round && status.dataset.state === "live") refresh(task, "live");
 }, ANSWERS_MS);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 addEventListener("hashchange", () => { route().then(() => main.focus({ preventScroll: true })); });

@@ -14,6 +14,16 @@ const FORECAST_MS = 30000;
 const MODEL_MS = 10000;
 export const WINDOW = 40;
 
+// What each page shows: `needs` before its first chart, `later` after it, `live` while a round is open. `first` is
+// read once, and is a beginning of what comes later.
+export const PARTS = {
+  market: { first: ["progress"], needs: ["rounds", "progress"], later: ["forecast", "costs", "lastResult"], live: ["progress"] },
+  clients: { first: ["progress"], needs: ["clients", "outcomes"], later: ["olderOutcomes", "accounts"], live: [] },
+  privacy: { first: ["progress", "firstAccounts"], needs: [], later: ["accounts"], live: [] },
+  selection: { first: ["progress"], needs: ["clients"], later: [], live: [] },
+  events: { first: ["progress"], needs: [], later: [], live: [] },
+};
+
 export class TaskData {
   constructor(taskId) {
     this.path = `/v1/tasks/${taskId}`;
@@ -27,6 +37,20 @@ export class TaskData {
     this.forecast = null;
     this.costs = [];
     this.lastResult = null;
+  }
+
+  // What a page needs at first. It may have been asked for already, before the page was there.
+  start({ name, clientId }) {
+    const begun = this.begunFor === `${name}/${clientId}` ? this.begun : null;
+    this.begunFor = null;
+    const { first, needs } = PARTS[name];
+    return begun ?? this.load(clientId ? ["progress", "clients"] : [...new Set([...first, ...needs])]);
+  }
+
+  begin(shown) {
+    this.begun = this.start(shown);
+    this.begunFor = `${shown.name}/${shown.clientId}`;
+    return this.begun;
   }
 
   // The task and the parts at the same time. A part that depends on the task waits for `viewed`.
@@ -89,13 +113,20 @@ export class TaskData {
     this.byOrdinal = new Map(this.clients.map((client) => [client.ordinal, client]));
   }
 
+  async load_firstAccounts() {
+    const { accounts } = await get(`${this.path}/accounts?after=-1&limit=${FIRST_ACCOUNTS}`);
+    this.firstAccounts = accounts;
+    if (accounts.length > this.accounts.length) this.accounts = accounts;
+  }
+
+  // Continues after the first ones, if they have just been read.
   async load_accounts(more = () => {}) {
-    let found = [];
+    let found = this.firstAccounts ?? [];
+    this.firstAccounts = null;
     for (;;) {
-      const limit = found.length ? ACCOUNTS : FIRST_ACCOUNTS;
-      const { accounts } = await get(`${this.path}/accounts?after=${found.length ? found.at(-1).ordinal : -1}&limit=${limit}`);
+      const { accounts } = await get(`${this.path}/accounts?after=${found.length ? found.at(-1).ordinal : -1}&limit=${ACCOUNTS}`);
       found = found.concat(accounts);
-      const last = accounts.length < limit;
+      const last = accounts.length < ACCOUNTS;
       if (found.length > this.accounts.length || last) this.accounts = found;
       if (last) return;
       more();

@@ -108,9 +108,10 @@ export function matrix(width, { xs, ys, cell, xLabel, yLabel, choose }) {
   canvas.style.height = `${height}px`;
   const pen = canvas.getContext("2d");
   pen.scale(scale, scale);
+  const [surface, muted] = [css("--surface"), css("--muted")];
   const gap = step > 6 && row > 6 ? 1.5 : 0;
   pen.font = "11px system-ui, sans-serif";
-  pen.fillStyle = css("--muted");
+  pen.fillStyle = muted;
   pen.textBaseline = "middle";
   const everyX = Math.max(1, Math.ceil(34 / step));
   xs.forEach((x, i) => { if (i % everyX === 0) { pen.textAlign = "center"; pen.fillText(String(x), left + step * (i + 0.5), 10); } });
@@ -124,7 +125,7 @@ export function matrix(width, { xs, ys, cell, xLabel, yLabel, choose }) {
     const [px, py, w, hgt] = [left + step * i + gap / 2, top + row * j + gap / 2, step - gap, row - gap];
     if (found.colour) { pen.fillStyle = found.colour; pen.fillRect(px, py, w, hgt); }
     if (found.mark && w > 5 && hgt > 5) {
-      pen.fillStyle = css(found.colour ? "--surface" : "--muted");
+      pen.fillStyle = found.colour ? surface : muted;
       pen.textAlign = "center";
       pen.fillText(found.mark, px + w / 2, py + hgt / 2 + 0.5);
     }

@@ -15,6 +15,7 @@ export function short(value) {
   if (size >= 1e9 || (size && size < 1e-4)) return Number(value).toExponential(2).replace(/\.?0+e/, "e");
   return size >= 1000 ? whole.format(value) : three.format(value);
 }
+export const words = (name) => name.replaceAll("_", " ");
 export const time = (text) => (text ? new Date(text).toLocaleTimeString("en-GB") : "–");
 export const moment = (text) => (text ? new Date(text).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" }) : "–");
 

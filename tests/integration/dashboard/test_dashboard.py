@@ -1,6 +1,7 @@
 """The dashboard in a real browser, against a live coordinator with its real Content-Security-Policy."""
 
 import json
+import math
 import re
 import socket
 from collections.abc import Iterator
@@ -343,6 +344,45 @@ def test_an_admin_pauses_and_creates_with_a_confirmation_and_a_viewer_cannot(vis
     viewer.page.wait_for_selector("text=made-here")
     assert viewer.page.query_selector("text=New task") is None
     assert viewer.page.query_selector("main button") is None
+
+
+WIDTHS = (360, 480, 768, 1024, 1440, 1920)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_at_every_width_pages_fit_the_screen_and_no_text_covers_another(visit: Any, market: Market, width: int) -> None:
+    seen = visit("admin", viewport={"width": width, "height": 900})
+    seen.page.wait_for_selector("text=market")
+    for name in ("tasks", *PAGES, "one client"):
+        if name in PAGES:
+            seen.show(market.task_id, name)
+        elif name == "one client":
+            seen.page.goto(f"{seen.root}#/t/{market.task_id}/clients/{market.clients[0].client_id}")
+            seen.page.wait_for_selector("text=round/1")
+        for figure in seen.page.locator(".figure").all():
+            figure.locator("svg, canvas").wait_for()
+        assert seen.fits(), f"{name} is too wide"
+        assert seen.overlaps() == [], name
+        seen.open_tables()
+        assert seen.fits(), f"{name} is too wide with its tables"
+
+
+def test_the_market_shows_the_forecast_of_accuracy_and_loss(visit: Any, market: Market) -> None:
+    """The rounds of this market have nearly the same budget. The curves are therefore given here."""
+    seen = visit()
+    limits = {"total_min": 0.0, "total_max": 100.0}
+    loss = {"floor": 0.5, "rise": 1.5, "rate": 2.0, "rmse": 0.1} | limits
+    curve = {"status": "fitted", "ceiling": 0.9, "drop": 0.8, "rate": 2.0, "rmse": 0.05, "loss": loss} | limits
+    seen.page.route("**/forecast", lambda route: route.fulfill(json=curve))
+    seen.show(market.task_id, "market")
+    declared = [one["declared_total"] for one in market.get("/rounds") if one["state"] == "settled"]
+    for title, limit, change in (("Accuracy", 0.9, -0.8), ("Loss", 0.5, 1.5)):
+        card = seen.page.locator("section.card", has=seen.page.get_by_role("heading", name=title, exact=True))
+        card.get_by_text("forecast and its error").wait_for()
+        head, *lines = seen.saved(card)
+        shown = [float(line[head.index("forecast")]) for line in lines]
+        assert shown == pytest.approx([limit + change * math.exp(-2 * total) for total in declared][: len(shown)])
+        assert len(shown) >= 3
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 360), ("dark", 1920)])

@@ -6,15 +6,13 @@ import { dataTable, fill, h } from "../web/dom.js";
 import { moment, money, OUTCOMES, short } from "../web/format.js";
 
 const { Plot, d3 } = globalThis;
-export const needs = ["clients", "outcomes"];
-export const later = ["olderOutcomes", "accounts"];
 const units = (micro) => micro / 1e6;
 const MARKS = { n: "–", m: "×", b: "!", r: "✕", v: "∅", u: "·" };
 
 export function page({ go }) {
   const map = chartCard({
     title: "Clients and rounds", file: "outcomes", wide: true,
-    hint: (data) => `The last ${data.outcomes.length} closed rounds. A darker cell is a larger budget ρ.`,
+    hint: (data) => `The last ${data.outcomes.length} closed rounds. The stronger the colour, the larger the budget ρ.`,
     columns: (data) => [{ key: "client", label: "client", number: true }, ...data.outcomes.flatMap((round) => [
       { key: `outcome_${round.round_number}`, label: `round ${round.round_number}` },
       { key: `rho_${round.round_number}`, label: "ρ", number: true, format: short },

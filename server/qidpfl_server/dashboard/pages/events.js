@@ -4,7 +4,6 @@ import { getBlob } from "../api.js";
 import { csvOf, fill, h, save } from "../web/dom.js";
 import { moment, time } from "../web/format.js";
 
-export const needs = [];
 const SHOWN = 300;
 const COLUMNS = ["id", "at", "kind", "round_number", "detail"].map((key) => ({ key }));
 

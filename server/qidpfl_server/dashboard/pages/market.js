@@ -2,12 +2,9 @@
 
 import { bars, chartCard, drawInTurn, figures, legend, plot, roundAxis } from "../web/charts.js";
 import { fill, h } from "../web/dom.js";
-import { count, duration, money, percent, short } from "../web/format.js";
+import { count, duration, money, percent, short, words } from "../web/format.js";
 
 const { Plot } = globalThis;
-export const needs = ["rounds", "progress"];
-export const later = ["forecast", "costs", "lastResult"];
-export const live = ["progress"];
 
 const units = (micro) => micro / 1e6;
 const ANSWERS = ["awaited", "declared", "joined", "delivered", "declined", "missed", "left", "not_invited"];
@@ -65,7 +62,7 @@ function totals(data) {
 
 function openRound(data) {
   const round = data.progress?.round;
-  if (!round) return h("p", { class: "hint" }, data.progress?.paused ? "The task is paused. The next round opens when an admin resumes it." : data.view.reason ? `The task has ended: ${data.view.reason}.` : "No round is open.");
+  if (!round) return h("p", { class: "hint" }, data.progress?.paused ? "The task is paused. The next round opens when an admin resumes it." : data.view.reason ? `The task has ended: ${words(data.view.reason)}.` : "No round is open.");
   const groups = ANSWERS.map((answer) => [answer, round.clients.filter((one) => one.answer === answer)]).filter(([, of]) => of.length);
   return [
     h("p", { class: "hint" }, `Round ${round.round_number}, reward ${money(round.reward_micro)}. `, groups.map(([answer, of]) => `${count(of.length)} ${answer.replace("_", " ")}`).join(", "), ". Budgets are shown after the round."),
@@ -91,41 +88,52 @@ function rewards() {
   });
 }
 
+// The band is the prediction of a fitted curve, plus and minus its error; only where the curve was fitted.
+const forecastMarks = (rows) => {
+  const banded = rows.filter((row) => row.forecast !== null);
+  return banded.length < 2 ? [] : [
+    Plot.areaY(banded, { x: "round", y1: (d) => d.forecast - d.error, y2: (d) => d.forecast + d.error, fill: "var(--second)", fillOpacity: 0.14 }),
+    Plot.lineY(banded, { x: "round", y: "forecast", stroke: "var(--second)", strokeDasharray: "3,3" }),
+  ];
+};
+
+const measured = (rows, y) => [
+  Plot.lineY(rows, { x: "round", y, stroke: "var(--paid)", strokeWidth: 1.8 }),
+  rows.length <= 80 ? Plot.dot(rows, { x: "round", y, fill: "var(--paid)", r: 2.5 }) : null,
+];
+
+const withForecast = (rows) => legend([["paid", "measured"], ...(rows.some((row) => row.forecast !== null) ? [["second", "forecast and its error"]] : [])]);
+
 function accuracy() {
+  const curve = (data) => (data.forecast?.status === "fitted" ? data.forecast : null);
   return chartCard({
     title: "Accuracy", file: "accuracy",
-    hint: (data) => (data.forecast?.status === "fitted" ? `Band: forecast from the round's declared budget, ± ${short(data.forecast.rmse)} (root mean square error).` : "Of the model after each round. The budgets vary too little for a forecast."),
-    rows: (data) => rowsOf(data).filter((row) => row.accuracy !== null).map((row) => ({ ...row, forecast: predicted(data.forecast, row.declared), error: data.forecast?.rmse ?? null })),
+    hint: (data) => (curve(data) ? `Of the model after each round. Forecast from the declared budget of the round by the paper's curve, ± ${short(100 * curve(data).rmse)} points (root mean square error).` : "Of the model after each round. The budgets vary too little for a forecast."),
+    rows: (data) => rowsOf(data).filter((row) => row.accuracy !== null).map((row) => ({ ...row, forecast: predicted(curve(data), row.declared, (f, decay) => f.ceiling - f.drop * decay), error: curve(data)?.rmse ?? null })),
     columns: [number("round", "round", String), number("accuracy", "accuracy", percent), number("forecast", "forecast", percent), number("error", "±", percent)],
-    draw(rows, width) {
-      const banded = rows.filter((row) => row.forecast !== null);
-      return plot(width, {
-        x: roundAxis(rows, width), y: { label: "accuracy, %", grid: true, percent: true, nice: true, ticks: 4, labelArrow: "none", tickSize: 0 },
-        marks: [
-          banded.length > 1 ? Plot.areaY(banded, { x: "round", y1: (d) => d.forecast - d.error, y2: (d) => d.forecast + d.error, fill: "var(--second)", fillOpacity: 0.14 }) : null,
-          banded.length > 1 ? Plot.lineY(banded, { x: "round", y: "forecast", stroke: "var(--second)", strokeDasharray: "3,3" }) : null,
-          Plot.lineY(rows, { x: "round", y: "accuracy", stroke: "var(--paid)", strokeWidth: 1.8 }),
-          rows.length <= 80 ? Plot.dot(rows, { x: "round", y: "accuracy", fill: "var(--paid)", r: 2.5 }) : null,
-        ],
-      });
-    },
+    draw: (rows, width) => h("div", null, plot(width, {
+      x: roundAxis(rows, width), y: { label: "accuracy, %", grid: true, percent: true, nice: true, ticks: 4, labelArrow: "none", tickSize: 0 },
+      marks: [...forecastMarks(rows), ...measured(rows, "accuracy")],
+    }), withForecast(rows)),
   });
 }
 
-function predicted(forecast, total) {
-  if (forecast?.status !== "fitted" || !total || total < forecast.total_min || total > forecast.total_max) return null;
-  return forecast.ceiling - forecast.drop * Math.exp(-forecast.rate * total);
+function predicted(curve, total, value) {
+  if (!curve || !total || total < curve.total_min || total > curve.total_max) return null;
+  return value(curve, Math.exp(-curve.rate * total));
 }
 
 function loss() {
+  const curve = (data) => data.forecast?.loss ?? null;
   return chartCard({
-    title: "Loss", file: "loss", hint: "On the held-out records, after each round.",
-    rows: (data) => rowsOf(data).filter((row) => row.loss !== null),
-    columns: [number("round", "round", String), number("loss", "loss")],
-    draw: (rows, width) => plot(width, {
+    title: "Loss", file: "loss",
+    hint: (data) => (curve(data) ? `On the held-out records. Forecast by a curve of the same form as for the accuracy, ± ${short(curve(data).rmse)}; the paper has none for the loss.` : "On the held-out records, after each round. The budgets vary too little for a forecast."),
+    rows: (data) => rowsOf(data).filter((row) => row.loss !== null).map((row) => ({ ...row, forecast: predicted(curve(data), row.declared, (f, decay) => f.floor + f.rise * decay), error: curve(data)?.rmse ?? null })),
+    columns: [number("round", "round", String), number("loss", "loss"), number("forecast", "forecast"), number("error", "±")],
+    draw: (rows, width) => h("div", null, plot(width, {
       x: roundAxis(rows, width), y: { label: "loss", grid: true, nice: true, ticks: 4, labelArrow: "none", tickSize: 0 },
-      marks: [Plot.lineY(rows, { x: "round", y: "loss", stroke: "var(--second)", strokeWidth: 1.8 }), rows.length <= 80 ? Plot.dot(rows, { x: "round", y: "loss", fill: "var(--second)", r: 2.5 }) : null],
-    }),
+      marks: [...forecastMarks(rows), ...measured(rows, "loss")],
+    }), withForecast(rows)),
   });
 }
 
@@ -170,6 +178,9 @@ function cost() {
   });
 }
 
+// At least one micro-unit, the smallest payment: less than that is rounding, and must not fill the chart.
+const regretDomain = (rows) => [0, Math.max(1e-6, 1.05 * Math.max(0, ...rows.map((row) => row.regret)))];
+
 function regretByRound() {
   return chartCard({
     title: "Largest regret by round", file: "regret-by-round",
@@ -177,10 +188,22 @@ function regretByRound() {
     rows: (data) => data.costs.filter((one) => one.regret !== null).map((one) => ({ round: one.round_number, regret: one.regret })),
     columns: [number("round", "round", String), number("regret", "regret")],
     draw: (rows, width) => plot(width, {
-      x: roundAxis(rows, width), y: { label: "units", grid: true, zero: true, nice: true, ticks: 4, labelArrow: "none", tickSize: 0, tickFormat: "~g" },
+      x: roundAxis(rows, width), y: { label: "units", grid: true, domain: regretDomain(rows), ticks: 4, labelArrow: "none", tickSize: 0, tickFormat: "~g" },
       marks: [Plot.ruleY([0], { stroke: "var(--line)" }), Plot.lineY(rows, { x: "round", y: "regret", stroke: "var(--paid)", strokeWidth: 1.8 }), rows.length <= 80 ? Plot.dot(rows, { x: "round", y: "regret", fill: "var(--paid)", r: 2.5 }) : null],
     }),
   });
+}
+
+// One label for points that lie so close together that their own labels would cover each other.
+function pointLabels(rows, width) {
+  const budgets = rows.map((row) => row.rho);
+  const [across, up] = [(70 / width) * (Math.max(...budgets) - Math.min(...budgets)), 0.12 * regretDomain(rows)[1]];
+  const labels = [];
+  for (const row of rows) {
+    const near = labels.find((one) => Math.abs(one.rho - row.rho) <= across && Math.abs(one.regret - row.regret) <= up);
+    if (near) near.clients.push(row.client); else labels.push({ ...row, clients: [row.client] });
+  }
+  return labels.map((one) => ({ ...one, label: one.clients.slice(0, 3).join(", ") + (one.clients.length > 3 ? " …" : "") }));
 }
 
 function regret() {
@@ -190,8 +213,8 @@ function regret() {
     rows: (data) => (data.lastResult?.clients ?? []).filter((one) => one.regret !== null).map((one) => ({ client: one.ordinal, rho: one.rho, payment: units(one.payment_micro), regret: one.regret })),
     columns: [number("client", "client", String), number("rho", "ρ"), number("payment", "payment"), number("regret", "regret")],
     draw: (rows, width) => plot(width, {
-      x: { label: "ρ", nice: true, ticks: 4, labelArrow: "none", tickFormat: "~g" }, y: { label: "regret", grid: true, zero: true, nice: true, ticks: 4, labelArrow: "none", tickFormat: "~g" },
-      marks: [Plot.ruleY([0], { stroke: "var(--line)" }), Plot.dot(rows, { x: "rho", y: "regret", stroke: "var(--paid)", fill: "var(--paid)", fillOpacity: 0.25, r: 4 }), rows.length <= 20 ? Plot.text(rows, { x: "rho", y: "regret", text: (d) => String(d.client), dy: -10 }) : null],
+      x: { label: "ρ", nice: true, ticks: 4, labelArrow: "none", tickFormat: "~g" }, y: { label: "regret", grid: true, domain: regretDomain(rows), nice: true, ticks: 4, labelArrow: "none", tickFormat: "~g" },
+      marks: [Plot.ruleY([0], { stroke: "var(--line)" }), Plot.dot(rows, { x: "rho", y: "regret", stroke: "var(--paid)", fill: "var(--paid)", fillOpacity: 0.25, r: 4 }), rows.length <= 20 ? Plot.text(pointLabels(rows, width), { x: "rho", y: "regret", text: "label", dy: -10 }) : null],
     }),
   });
 }

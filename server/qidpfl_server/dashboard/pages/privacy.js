@@ -5,8 +5,6 @@ import { dataTable, fill, h } from "../web/dom.js";
 import { GUARANTEES, money, short } from "../web/format.js";
 
 const { Plot } = globalThis;
-export const needs = [];
-export const later = ["accounts"];
 
 export function page() {
   const statement = h("p", { class: "guarantee" });
@@ -30,7 +28,7 @@ export function page() {
             marks: [Plot.rectY(parts, Plot.stackY({ x1: (d) => d.client - 0.5, x2: (d) => d.client + 0.5, y: "value", fill: "kind", order: ["spent", "left"] }))] })
         : plot(width, { height: 24 * finite.length + 56, color: colour, x: { label: "ρ", grid: true, ticks: 5, labelArrow: "none" }, y: { label: "client", type: "band", tickSize: 0, padding: 0.3 },
             marks: [Plot.barX(parts, Plot.stackX({ y: "client", x: "value", fill: "kind", order: ["spent", "left"] })), Plot.ruleX([0], { stroke: "var(--line)" })] });
-      return h("div", null, drawn, legend([["paid", "spent"], ["", "left"]]));
+      return h("div", null, drawn, legend(parts.some((one) => one.kind === "left") ? [["paid", "spent"], ["", "left"]] : [["paid", "spent; no client has a limit"]]));
     },
   });
   const card = h("section", { class: "card wide", "aria-labelledby": "guarantee-title" }, h("header", null, h("h2", { id: "guarantee-title" }, "Guarantee of the whole task")), statement, words);
@@ -46,7 +44,7 @@ export function page() {
         { key: "ordinal", label: "client", number: true },
         { key: "spent_rho", label: "spent ρ", number: true, format: short },
         { key: "answering", label: "reserved", format: (value) => (value ? "in the open round" : "–") },
-        { key: "left_rho", label: "left ρ", number: true, format: short },
+        { key: "left_rho", label: "left ρ", number: true, cell: (row) => (row.left_rho === null ? "no limit" : short(row.left_rho)) },
         { key: "epsilon", label: "ε", number: true, format: short },
         { key: "delta", label: "at δ", number: true },
         { key: "guarantee", label: "guarantee", format: (value) => GUARANTEES[value] },

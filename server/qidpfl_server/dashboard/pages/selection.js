@@ -5,7 +5,6 @@ import { dataTable, fill, h } from "../web/dom.js";
 import { percent, short } from "../web/format.js";
 
 const { Plot, d3 } = globalThis;
-export const needs = ["clients"];
 
 function reference(data) {
   const rule = data.view.spec.selection;

@@ -2,7 +2,7 @@
 
 import { get, send } from "../api.js";
 import { confirmed, dataTable, fill, h } from "../web/dom.js";
-import { count, money, percent } from "../web/format.js";
+import { count, money, percent, words } from "../web/format.js";
 
 export function page({ identity, fail }) {
   const list = h("div");
@@ -34,7 +34,7 @@ export function page({ identity, fail }) {
 
   const table = (tasks) => dataTable([
     { label: "task", cell: (task) => h("a", { href: `#/t/${task.task_id}/market` }, task.name) },
-    { label: "state", cell: (task) => h("span", { class: `pill ${task.paused ? "paused" : task.state}` }, task.paused ? "paused" : task.state, task.reason ? h("small", null, task.reason) : null) },
+    { label: "state", cell: (task) => h("span", { class: `pill ${task.paused ? "paused" : task.state}` }, task.paused ? "paused" : task.state, task.reason ? h("small", null, words(task.reason)) : null) },
     { label: "rounds", cell: (task) => [h("progress", { max: task.horizon, value: task.settled_rounds, "aria-label": `rounds of ${task.name}` }), ` ${count(task.settled_rounds)} of ${count(task.horizon)}`] },
     { label: "accuracy", number: true, cell: (task) => percent(accuracies.get(`${task.task_id}/${task.settled_rounds}`)) },
     { label: "paid", number: true, cell: (task) => money(task.paid_micro) },
