@@ -58,12 +58,12 @@ def main() -> None:
 def raise_file_limit(polls: int) -> int:
     """Allow this process a file for each poll; return how many polls the coordinator can hold.
 
-    The coordinator keeps two files for each connection, because an upload needs a second one, and some for itself.
+    The coordinator keeps files for uploads and for itself.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         hard = 1 << 20
-    possible = min(polls, hard // 2 - 200)
+    possible = min(polls, max(hard - 1_400, hard // 2 - 200))
     if possible < polls:
         print(f"this machine allows {hard} open files: {possible} polls instead of {polls}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (possible + 1000, hard))

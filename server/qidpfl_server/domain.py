@@ -136,6 +136,16 @@ class Client:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoundSums:
+    """The sums of one round over its clients."""
+
+    paid_micro: int = 0
+    escrow_micro: int = 0
+    invited: int = 0
+    updates: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Round:
     """A round in its current attempt."""
 
@@ -160,6 +170,8 @@ class Round:
     # Whether the model of a settled round is evaluated after the settlement, and when that was done.
     evaluation_deferred: bool = False
     evaluated_at: Micros | None = None
+    # Null in rounds that are not settled, and in those of earlier versions.
+    sums: RoundSums | None = None
 
     @property
     def awaits_evaluation(self) -> bool:

@@ -31,6 +31,7 @@ class SyntheticLearner:
     labels: tuple[int, ...] = (11,) * 10
     fingerprint: str = "some records"
     device_type: str = "cpu"
+    claimed: bool = False
 
     @property
     def size(self) -> int:
@@ -62,6 +63,10 @@ class SyntheticData:
     @property
     def device_type(self) -> str:
         return self.records.device_type
+
+    @property
+    def claimed(self) -> bool:
+        return self.records.claimed
 
     def learner(self, ordinal: int) -> SyntheticLearner:
         return self.records

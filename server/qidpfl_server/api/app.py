@@ -53,6 +53,7 @@ def create_app(
         gc.freeze()
         notifier.listen()
         notifier.on_change(scheduler.wake)
+        notifier.on_due(scheduler.advance)
         scheduler.on_settlement(_observed(metrics) if settings.traces else metrics.observe_settlement)
         notifier.on_foreign_change(app.state.callers.clear)
         async with anyio.create_task_group() as group:

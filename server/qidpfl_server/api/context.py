@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, TypeVar
 
 import anyio.to_thread
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
+from pydantic import TypeAdapter
 
 from qidpfl_shared.protocol.messages import RoundResult, UpdateReceipt
 from qidpfl_shared.protocol.signatures import Signed
@@ -81,9 +82,14 @@ class Context:
         """Run a reading transaction in a thread."""
         return await anyio.to_thread.run_sync(self.store.read, work, limiter=self.readers)
 
-    async def run_in_reader(self, work: Callable[[], Result]) -> Result:
-        """Run work that reads the store, and more that takes long, in a thread."""
-        return await anyio.to_thread.run_sync(work, limiter=self.readers)
+    async def read_json(self, adapter: TypeAdapter[Result], work: Callable[[Transaction], Result]) -> Response:
+        """The answer with what a reading transaction finds. Long lists become JSON in the thread, too."""
+
+        def as_json() -> bytes:
+            return adapter.dump_json(self.store.read(work))
+
+        body = await anyio.to_thread.run_sync(as_json, limiter=self.readers)
+        return Response(body, media_type="application/json")
 
     async def _check_readiness(self) -> None:
         await anyio.to_thread.run_sync(self.store.read, lambda tx: tx.change_counter(), limiter=self._readiness_reader)

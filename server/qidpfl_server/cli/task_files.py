@@ -2,9 +2,9 @@
 
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
@@ -18,8 +18,10 @@ from ..plugins.own_models import DescribedModel, check_held_out, describe_model,
 from ..plugins.rules import RuleRegistry
 from ..store.store import Store
 from .options import guarded
-from .task_template import Answers, parse_columns, parse_image, rendered
+from .task_template import Answers, Column, parse_columns, parse_image, rendered
 
+Answer = TypeVar("Answer")
+_FEATURES = "the columns, with commas: age=0:110,sex=f|m; or the size of images: 28x28"
 _NOT_A_KIND = (
     "data.label.kind regression is not possible: selection compares label histograms, as in the paper, and training"
     " minimises the cross entropy. Use kind bins with edges, and the model predicts the bin"
@@ -143,7 +145,7 @@ def init_command(
 ) -> None:
     """Write a commented task file for own data.
 
-    On a terminal it asks for what the options do not say.
+    On a terminal it asks for what the options do not say, and asks again after an impossible answer.
     """
     if file.exists() and not force:
         raise CoordinatorError(f"{file} exists; --force replaces it")
@@ -151,21 +153,31 @@ def init_command(
         raise CoordinatorError("give --column or --image, not both")
     if sum(given is not None for given in (labels, bins, label_sets)) > 1:
         raise CoordinatorError("give one of --labels, --bins and --label-sets")
-    if not column and image is None:
-        image, column = _asked_features()
+    features = Features.of(column, image) if column or image else _asked(_FEATURES, "--column age=0:110", Features.read)
+    asks_all = not column and image is None
+    if asks_all and label is None:
+        label = _asked("the column of the label", "--label NAME", _word, default="label")
     if labels is None and bins is None and label_sets is None:
-        labels = _asked("the names of the labels, with commas", "--labels A,B")
+        labels = _asked("the names of the labels, with commas", "--labels A,B", _several)
+    if asks_all and network is None:
+        network = _asked(
+            "the network: linear, mlp, lenet, or FILE.py:Class", "--network NAME", _network, default="linear"
+        )
+    if owners is None:
+        owners = _asked("how many owners take part", "--owners 3", _whole(2, 1000), default="3")
+    if asks_all and rounds is None:
+        rounds = _asked("how many rounds", "--rounds 20", _whole(1, 100_000), default="20")
     answers = Answers(
         name=file.stem,
-        columns=parse_columns(column or []),
-        image=None if image is None else parse_image(image),
+        columns=features.columns,
+        image=features.image,
         label=label or "label",
         labels=_split(labels) or (_split(label_sets, keep_empty=True) if label_sets is not None else ()),
         sets=label_sets is not None,
         bins=_numbers("--bins", bins),
         network=network or "linear",
         hidden=tuple(int(width) for width in _numbers("--hidden", hidden or ("32" if network == "mlp" else None))),
-        owners=owners or int(_asked("how many owners take part", "--owners 3", default="3")),
+        owners=owners,
         rounds=rounds or 20,
     )
     text = rendered(answers)
@@ -183,19 +195,65 @@ def _check(text: str) -> None:
     own_task(stated)
 
 
-def _asked_features() -> tuple[str | None, list[str]]:
-    answer = _asked("the columns, with commas: age=0:110,sex=f|m; or the size of images: 28x28", "--column age=0:110")
-    if "=" in answer:
-        return None, list(_split(answer))
-    return answer, []
+class Features(NamedTuple):
+    """What a record consists of: columns, or an image of this width, height and number of channels."""
+
+    columns: tuple[Column, ...]
+    image: tuple[int, int, int] | None
+
+    @classmethod
+    def of(cls, columns: list[str] | None, image: str | None) -> "Features":
+        """Those that options state. Raises `CoordinatorError`."""
+        return cls(parse_columns(columns or []), None if image is None else parse_image(image))
+
+    @classmethod
+    def read(cls, answer: str) -> "Features":
+        """Those that an answer states. Raises `CoordinatorError`."""
+        if "=" in answer:
+            return cls.of(list(_split(answer)), None)
+        if answer[:1].isdecimal():
+            return cls.of(None, answer)
+        raise CoordinatorError("it must be columns such as age=0:110,sex=f|m or a size such as 28x28")
 
 
-def _asked(question: str, option: str, *, default: str | None = None) -> str:
+def _asked(question: str, option: str, read: Callable[[str], Answer], *, default: str | None = None) -> Answer:
+    """The answer to a question, or the default where there is no terminal. An impossible answer is asked for again."""
     if not sys.stdin.isatty():
-        if default is not None:
-            return default
-        raise CoordinatorError(f"say {question}: {option}")
-    return str(typer.prompt(question, default=default))
+        if default is None:
+            raise CoordinatorError(f"say {question}: {option}")
+        return read(default)
+    while True:
+        try:
+            return read(str(typer.prompt(question, default=default)).strip())
+        except CoordinatorError as error:
+            print(error)
+
+
+def _word(answer: str) -> str:
+    if not answer:
+        raise CoordinatorError("a name is needed")
+    return answer
+
+
+def _several(answer: str) -> str:
+    if len(_split(answer)) < 2:
+        raise CoordinatorError("at least two names are needed, with commas between")
+    return answer
+
+
+def _network(answer: str) -> str:
+    if answer not in ("linear", "mlp", "lenet") and ":" not in answer:
+        raise CoordinatorError("it must be linear, mlp, lenet, or FILE.py:Class")
+    return answer
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def read(answer: str) -> int:
+        if not answer.isdecimal() or not least <= int(answer) <= most:
+            raise CoordinatorError(f"it must be a whole number from {least} to {most}")
+        return int(answer)
+
+    return read
 
 
 def _split(text: str | None, *, keep_empty: bool = False) -> tuple[str, ...]:

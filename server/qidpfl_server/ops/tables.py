@@ -16,7 +16,7 @@ from qidpfl_shared.protocol.messages import RoundResult, RoundState
 from ..clock import as_datetime
 from ..domain import Client, Round
 from ..service.lifecycle import get_task
-from ..service.overview import closed_ledger
+from ..service.progress.accounts import closed_ledger
 from ..service.views import last_closed_round, round_result
 from ..store.transaction import Transaction
 

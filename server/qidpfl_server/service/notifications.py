@@ -2,13 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import anyio.to_thread
 import structlog
 
-from ..errors import is_transient
+from ..errors import DamagedState, is_transient
 from ..store.store import Store
+from ..store.transaction import Transaction
 from .views import AnnouncementState, announcement_state
 
 _log = structlog.get_logger()
@@ -20,6 +23,8 @@ class TaskChannel:
     def __init__(self) -> None:
         self.state: AnnouncementState | None = None
         self.reading = asyncio.Lock()
+        # How many states the writer has published.
+        self.published = 0
         # What each waiting request knows: round and attempt; None if it waits for any change.
         self._waiting: dict[asyncio.Future[None], tuple[int, int] | None] = {}
 
@@ -53,8 +58,20 @@ def _wake(waiting: "asyncio.Future[None]") -> None:
         waiting.set_result(None)
 
 
+@dataclass(frozen=True)
+class _Commit:
+    """What a commit of this process changes: the tasks, those that are due, and the new states of requested tasks."""
+
+    touched: frozenset[str] = frozenset()
+    due: frozenset[str] = frozenset()
+    states: Mapping[str, AnnouncementState | None] = field(default_factory=dict)
+
+
 class ChangeNotifier:
-    """Keeps the state of each requested task fresh: from the commits of this process, and from the change counter."""
+    """Keeps the state of each requested task fresh: from the commits of this process, and from the change counter.
+
+    The writer of the store reads the state inside the transaction that changes it, so that no reader has to.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -65,17 +82,25 @@ class ChangeNotifier:
         self._closing = False
         self.ended = False
         self._foreign_commits = -1
+        # Of the transaction that is being committed. Used by the writer thread only.
+        self._noted = _Commit()
         self._listeners: list[Callable[[set[str]], None]] = []
+        self._due_listeners: list[Callable[[set[str]], None]] = []
         self._foreign_listeners: list[Callable[[], None]] = []
 
     def listen(self) -> None:
         """Subscribe to the commits of the store. Call it on the event loop."""
         self._loop = asyncio.get_running_loop()
+        self._store.before_commit(self._note)
         self._store.on_commit(self._from_writer)
 
     def on_change(self, listener: Callable[[set[str]], None]) -> None:
         """Call `listener` on the event loop with the ids of changed tasks (empty: any task may have changed)."""
         self._listeners.append(listener)
+
+    def on_due(self, listener: Callable[[set[str]], None]) -> None:
+        """Call `listener` on the event loop with the ids of tasks that a commit of this process has made due."""
+        self._due_listeners.append(listener)
 
     def on_foreign_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` on the event loop when another process has changed the store."""
@@ -163,18 +188,41 @@ class ChangeNotifier:
         async with channel.reading:
             if first and channel.state is not None:
                 return
-            channel.replace_state(
-                await anyio.to_thread.run_sync(self._store.read, lambda tx: announcement_state(tx, task_id))
-            )
+            while True:
+                published = channel.published
+                state = await anyio.to_thread.run_sync(self._store.read, lambda tx: announcement_state(tx, task_id))
+                if published == channel.published:
+                    break
+            channel.replace_state(state)
 
     def _notify(self, task_ids: set[str]) -> None:
         for listener in self._listeners:
             listener(task_ids)
 
-    def _from_writer(self, touched: set[str]) -> None:
-        if touched and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._mark, touched)
+    def _note(self, tx: Transaction) -> None:
+        """Note what a transaction changes. The last part of it, in the writer thread."""
+        states: dict[str, AnnouncementState | None] = {}
+        for task_id in tx.touched:
+            if task_id in self._channels:
+                # A row that cannot be read must not roll the transaction back. The refresh finds and logs it.
+                with suppress(DamagedState):
+                    states[task_id] = announcement_state(tx, task_id)
+        self._noted = _Commit(frozenset(tx.touched), frozenset(tx.due), states)
 
-    def _mark(self, touched: set[str]) -> None:
-        self._stale |= touched
-        self._wake.set()
+    def _from_writer(self, changed: set[str]) -> None:
+        if changed and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._publish, self._noted)
+
+    def _publish(self, commit: _Commit) -> None:
+        for task_id, state in commit.states.items():
+            if (channel := self._channels.get(task_id)) is not None:
+                channel.published += 1
+                channel.replace_state(state)
+        if commit.due:
+            for listener in self._due_listeners:
+                listener(set(commit.due))
+        if unread := commit.touched - commit.states.keys():
+            self._stale |= unread
+            self._wake.set()
+        if read := commit.touched & commit.states.keys():
+            self._notify(set(read))

@@ -6,6 +6,7 @@ servers may run the scheduler on one store.
 
 import asyncio
 import math
+import time
 from collections.abc import Callable
 
 import anyio
@@ -75,7 +76,13 @@ class Scheduler:
         self._rules = rules
         self._evaluators: dict[str, Evaluator | None] = {}
         self._wake = asyncio.Event()
-        self._busy: set[str] = set()
+        # Whether the store must be asked what is due. The next such look, and the tasks that the last one has read.
+        self._must_look = True
+        self._next_look_s = 0.0
+        self._known: dict[str, Task] = {}
+        # Tasks that the writer says are due; and tasks with a step in progress, with whether another one is due.
+        self._due_now: set[str] = set()
+        self._busy: dict[str, bool] = {}
         self._retries = RetryPolicy()
         self._throttle = LogThrottle()
         self._threads = anyio.CapacityLimiter(2)
@@ -96,7 +103,13 @@ class Scheduler:
             self._observe(timing)
 
     def wake(self, task_ids: set[str]) -> None:
-        """Check for due tasks now, because a task has changed."""
+        """Look for due tasks now, because a task has changed."""
+        self._must_look = True
+        self._wake.set()
+
+    def advance(self, task_ids: set[str]) -> None:
+        """Run the next step of these tasks now, without a look at the others."""
+        self._due_now |= task_ids
         self._wake.set()
 
     def evaluator(self, task: Task) -> Evaluator | None:
@@ -112,21 +125,42 @@ class Scheduler:
                 group.start_soon(self._evaluations.run)
                 while True:
                     self._wake.clear()
-                    pause = self._start_due_tasks(group, await anyio.to_thread.run_sync(self._due_tasks))
-                    with anyio.move_on_after(pause):
+                    self._start_due_now(group)
+                    if self._must_look or time.monotonic() >= self._next_look_s:
+                        self._must_look = False
+                        pause = self._start_due_tasks(group, await anyio.to_thread.run_sync(self._due_tasks))
+                        self._next_look_s = time.monotonic() + pause
+                    with anyio.move_on_after(max(0.0, self._next_look_s - time.monotonic())):
                         await self._wake.wait()
         finally:
             self.ended = True
 
+    def _start_due_now(self, group: TaskGroup) -> None:
+        """Start the tasks that the writer says are due. A task that is not known yet needs a look."""
+        due, self._due_now = self._due_now, set()
+        for task_id in due:
+            if (task := self._known.get(task_id)) is None:
+                self._must_look = True
+            else:
+                self._start(group, task)
+
     def _start_due_tasks(self, group: TaskGroup, tasks: list[tuple[Task, Micros]]) -> float:
         """Start the due tasks. Returns the seconds until the next one is due."""
         now = self._clock.now()
+        self._known = {task.task_id: task for task, _ in tasks}
         for task, due in tasks:
-            if due <= now and task.task_id not in self._busy and self._has_rules(task):
-                self._busy.add(task.task_id)
-                group.start_soon(self._advance, task)
+            if due <= now:
+                self._start(group, task)
         waiting = [(due - now) / SECOND for _, due in tasks if due > now]
         return max(0.01, min([*waiting, _LONGEST_SLEEP_S]))
+
+    def _start(self, group: TaskGroup, task: Task) -> None:
+        """Start the next step of a task, or note that it is due after the step in progress."""
+        if task.task_id in self._busy:
+            self._busy[task.task_id] = True
+        elif self._has_rules(task):
+            self._busy[task.task_id] = False
+            group.start_soon(self._advance, task)
 
     def _has_rules(self, task: Task) -> bool:
         """Whether this process has the custom rules of a task. If not, logs it once: another server may have them."""
@@ -178,15 +212,18 @@ class Scheduler:
             await anyio.sleep(_SWEEP_EVERY_S)
 
     async def _advance(self, task: Task) -> None:
+        advanced = False
         try:
-            await anyio.to_thread.run_sync(self._advance_blocking, task, limiter=self._threads)
+            advanced = await anyio.to_thread.run_sync(self._advance_blocking, task, limiter=self._threads)
         except Exception as error:
             # An error in one task must not stop the others.
             await anyio.sleep(await anyio.to_thread.run_sync(self._after_failure, task.task_id, error))
         finally:
-            self._busy.discard(task.task_id)
+            due_again = self._busy.pop(task.task_id)
             self._evaluations.wake()
-            self._wake.set()
+            # The commit of a step that has advanced the task has caused a look already.
+            if due_again or not advanced:
+                self.wake({task.task_id})
 
     def _after_failure(self, task_id: str, error: Exception) -> float:
         """Log a failed step, and fail the task after the last try. Returns the seconds until the next try."""
@@ -214,13 +251,13 @@ class Scheduler:
         """Whether an error is transient. Only a check of the whole file tells damage from a disk that misread once."""
         return is_transient(error) and not (isinstance(error, SuspectedDamage) and self._store.is_damaged())
 
-    def _advance_blocking(self, task: Task) -> None:
+    def _advance_blocking(self, task: Task) -> bool:
+        """Run the next step of a task if it is due; whether this process has run it."""
         now = self._clock.now()
         if task.state is TaskState.ENROLLING:
             self._store.write(lambda tx: _select_if_due(tx, task.task_id, now, self._rules))
-            return
-        number, attempt = self._store.read(lambda tx: _current_step(tx, task.task_id))
-        if settle_if_due(
+            return False
+        closed = settle_if_due(
             self._store,
             task.task_id,
             self.evaluator(task),
@@ -228,10 +265,17 @@ class Scheduler:
             rules=self._rules,
             observe=self._observe,
             defer_from_s=self._defer_from_s,
-        ):
-            self._store.read(lambda tx: log_closed_round(tx, task, number, attempt))
-            if self._store.read(lambda tx: tx.rounds.awaiting_evaluation(task.task_id)):
-                self._evaluations.add(task.task_id)
+        )
+        if closed is None:
+            return False
+
+        def report(tx: Transaction) -> bool:
+            log_closed_round(tx, task, closed.round_number, closed.attempt)
+            return bool(tx.rounds.awaiting_evaluation(task.task_id))
+
+        if self._store.read(report):
+            self._evaluations.add(task.task_id)
+        return True
 
 
 def _select_if_due(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry) -> None:

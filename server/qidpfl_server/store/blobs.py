@@ -1,4 +1,4 @@
-"""Content-addressed files: the name of a blob is the SHA-256 of its bytes, which is checked at every read.
+"""Content-addressed files: the name of a blob is the SHA-256 of its bytes, which are checked at every read.
 
 A blob is written under a temporary name and fsynced, then renamed to its digest, then the folder is fsynced. So a name
 in `objects` never belongs to a partial file, and an acknowledged blob survives a power cut.
@@ -10,14 +10,19 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NoReturn
+
+from xxhash import xxh3_128
 
 from qidpfl_shared.durable_files import create_folder, fsync_dir, write_durably, write_synced
 
 from ..clock import Micros
 from ..errors import DamagedState, StorageFull, StoreBusy, UnreadableBlob
+from .blob_checks import Checksums
+from .blob_reader import BlobReader, FileSource, MemorySource, damaged
 from .small_blobs import SMALL_BYTES, SmallBlobs
 
 _CHUNK_BYTES = 1 << 20
@@ -39,22 +44,25 @@ def translated_full_disk() -> Iterator[None]:
 class StagedBlob:
     """A blob that is being written. Leaving its context removes the file unless the blob was published.
 
-    At most `memory_bytes` stay in memory; a larger blob is written to a file. Only `write` and `sync` use the disk, so
-    that the event loop may create a blob.
+    At most `memory_bytes` stay in memory; a larger blob is written to a file. Only `write`, `release` and `sync` use
+    the disk, so that the event loop may create a blob.
     """
 
     def __init__(self, folder: Path, memory_bytes: int = 0) -> None:
+        # None before the first write to the file, and after `release`.
         self._file: BinaryIO | None = None
+        self._has_file = False
         self._memory_bytes = memory_bytes
         self._held: list[bytes] = []
         self._hash = hashlib.sha256()
+        self._checksum = xxh3_128()
         self.path = folder / uuid.uuid4().hex
         self.byte_length = 0
         self.published = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append some bytes."""
-        if self._file is None and self.byte_length + len(data) <= self._memory_bytes:
+        if not self._has_file and self.byte_length + len(data) <= self._memory_bytes:
             self._held.append(bytes(data))
         else:
             self._write_to_file(data)
@@ -63,12 +71,28 @@ class StagedBlob:
 
     def _write_to_file(self, data: bytes | bytearray | memoryview) -> None:
         with translated_full_disk():
-            if self._file is None:
-                descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                self._file = os.fdopen(descriptor, "wb")
-                self._file.writelines(self._held)
-                self._held = []
-            self._file.write(data)
+            file = self._opened()
+            for held in self._held:
+                file.write(held)
+                self._checksum.update(held)
+            self._held = []
+            file.write(data)
+        self._checksum.update(data)
+
+    def _opened(self) -> BinaryIO:
+        """The open file, which the first call creates."""
+        if self._file is None:
+            new = os.O_APPEND if self._has_file else os.O_CREAT | os.O_EXCL
+            self._file = os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | new, 0o600), "wb")
+            self._has_file = True
+        return self._file
+
+    def release(self) -> None:
+        """Close the file until the next write, so that uploads that wait for bytes do not hold all file handles."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            with translated_full_disk():
+                file.close()
 
     def stays_in_memory(self, byte_length: int) -> bool:
         """Whether a blob of this length needs no file."""
@@ -77,21 +101,26 @@ class StagedBlob:
     @property
     def in_memory(self) -> bytes | None:
         """The bytes of a small blob, which is a row and not a file; None if there is a file."""
-        return None if self._file is not None or not self._memory_bytes else b"".join(self._held)
+        return None if self._has_file or not self._memory_bytes else b"".join(self._held)
 
     def sync(self) -> None:
         """Fsync the bytes. `publish` gives them their name. The commit makes a small blob durable."""
-        if self._file is None and self._memory_bytes:
+        if not self._has_file and self._memory_bytes:
             return
-        assert self._file is not None
         with translated_full_disk():
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        self._file.close()
+            file = self._opened()
+            file.flush()
+            os.fsync(file.fileno())
+        file.close()
 
     @property
     def digest(self) -> str:
         return self._hash.hexdigest()
+
+    @property
+    def checksum(self) -> str:
+        """A fast checksum of the bytes of the file."""
+        return self._checksum.hexdigest()
 
     def __enter__(self) -> "StagedBlob":
         return self
@@ -99,55 +128,13 @@ class StagedBlob:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._file is None:
+        if not self._has_file:
             return
-        with suppress(OSError):
-            self._file.close()
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
         if not self.published:
             self.path.unlink(missing_ok=True)
-
-
-class BlobReader:
-    """Reads a blob in pieces. What it has read counts only after `finish` has checked the digest."""
-
-    def __init__(self, blobs: "Blobs", digest: str, byte_length: int, small: bytes | None = None) -> None:
-        self._blobs = blobs
-        # The bytes of a row, which are checked already.
-        self._small = small
-        self._digest = digest
-        self._byte_length = byte_length
-        self._hash = hashlib.sha256()
-        self._offset = 0
-
-    def read_into(self, buffer: memoryview) -> None:
-        """Fill the buffer with the next bytes."""
-        filled = 0
-        while filled < len(buffer):
-            count = self._read(self._offset + filled, buffer[filled:])
-            if count == 0:
-                raise self._damaged()
-            filled += count
-        if self._small is None:
-            self._hash.update(buffer)
-        self._offset += filled
-
-    def _read(self, offset: int, buffer: memoryview) -> int:
-        if self._small is None:
-            return self._blobs.read_piece(self._digest, offset, buffer)
-        piece = self._small[offset : offset + len(buffer)]
-        buffer[: len(piece)] = piece
-        return len(piece)
-
-    def finish(self) -> None:
-        """Check that all bytes were read and have the digest of the blob."""
-        rest = memoryview(bytearray(1))
-        if self._offset != self._byte_length or self._read(self._offset, rest):
-            raise self._damaged()
-        if self._small is None and self._hash.hexdigest() != self._digest:
-            raise self._damaged()
-
-    def _damaged(self) -> UnreadableBlob:
-        return UnreadableBlob(f"blob {self._digest} in the blob folder does not match its digest")
 
 
 class Blobs:
@@ -156,6 +143,7 @@ class Blobs:
     def __init__(self, root: Path, *, create: bool = True, small: SmallBlobs | None = None) -> None:
         self.root = root
         self._small = small
+        self._checksums = Checksums()
         self._objects = root / "objects"
         self._staging = root / "staging"
         self._identity = root / "folder.id"
@@ -223,6 +211,7 @@ class Blobs:
         """Rename a fsynced blob to its digest. The name is durable only after `sync_names`."""
         with translated_full_disk():
             os.replace(blob.path, self._path(blob.digest))
+        self._checksums.remember(blob.digest, blob.checksum)
         blob.published = True
 
     def sync_names(self) -> None:
@@ -247,8 +236,10 @@ class Blobs:
             data = self._path(digest).read_bytes()
         except FileNotFoundError:
             self._refuse_missing(digest)
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise UnreadableBlob(f"blob {digest} in the blob folder does not match its digest")
+        check = self._checksums.check(digest)
+        check.add(data)
+        if not check.passes():
+            raise damaged(digest)
         return data
 
     def _get_small(self, digest: str) -> bytes | None:
@@ -264,23 +255,21 @@ class Blobs:
             raise UnreadableBlob(f"blob {digest} in table small_blobs does not match its digest")
         return stored
 
-    def reader(self, digest: str, byte_length: int) -> "BlobReader":
-        """Reads a blob of this length in pieces, from its start to its end."""
-        small = self._get_small(digest) if byte_length <= SMALL_BYTES else None
-        return BlobReader(self, digest, byte_length, small)
+    def reader(self, digest: str, byte_length: int, *, keep_open: bool = True) -> BlobReader:
+        """Reads a blob of this length in pieces, from its start to its end.
 
-    def read_piece(self, digest: str, offset: int, buffer: memoryview) -> int:
-        """Read a piece of a blob without a check; the number of bytes. `BlobReader` checks the whole."""
+        Without `keep_open` its file is opened for each piece: a process may have only so many open files.
+        """
+        if byte_length <= SMALL_BYTES and (small := self._get_small(digest)) is not None:
+            return BlobReader(digest, byte_length, MemorySource(small), None)
+        source = FileSource(partial(self._open, digest), keep_open=keep_open)
+        return BlobReader(digest, byte_length, source, self._checksums.check(digest))
+
+    def _open(self, digest: str) -> int:
         try:
-            # Opened for each piece: a round may have more updates than a process may have open files.
-            descriptor = os.open(self._path(digest), os.O_RDONLY | os.O_CLOEXEC)
+            return os.open(self._path(digest), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             self._refuse_missing(digest)
-        try:
-            os.lseek(descriptor, offset, os.SEEK_SET)
-            return os.readv(descriptor, [buffer])
-        finally:
-            os.close(descriptor)
 
     def _refuse_missing(self, digest: str) -> NoReturn:
         if not self.present:

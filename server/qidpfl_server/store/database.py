@@ -207,6 +207,13 @@ def check_integrity(engine: Engine) -> list[str]:
     return [] if found == ["ok"] else found
 
 
+def data_version(connection: Connection) -> tuple[object, int]:
+    """A value that changes if another connection has changed the SQLite file. It compares one open connection only."""
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection)
+    return driver, driver.execute("PRAGMA data_version").fetchone()[0]
+
+
 def copy_sqlite(engine: Engine, target: Path) -> None:
     """Copy a live or stopped SQLite database as it is at one moment, and fsync the copy."""
     source = engine.raw_connection()

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Table, bindparam, select
 from qidpfl_shared.protocol.chain import STORE_CHAIN, digest_of_facts, row_facts
 from qidpfl_shared.protocol.messages import RoundState
 
+from .prepared import Prepared
 from .schema import (
     budgets,
     client_credentials,
@@ -53,12 +54,13 @@ SUBMISSIONS = {"budget": budgets, "update": updates}
 
 _task_id: Any = bindparam("task_id")
 _round_number: Any = bindparam("round_number")
-_OF_ROUND = {
+_ROWS = {
     table: select(table).where(table.c.task_id == _task_id, table.c.round_number == _round_number)
     for table in (rounds, *_CLOSED)
 }
+_OF_ROUND = {table: Prepared(query) for table, query in _ROWS.items()}
 _SUBMITTED = {
-    table: _OF_ROUND[table].where(table.c.client_id.in_(bindparam("client_ids", expanding=True)))
+    table: _ROWS[table].where(table.c.client_id.in_(bindparam("client_ids", expanding=True)))
     for table in (budgets, updates)
 }
 
@@ -98,8 +100,10 @@ def client_subject(client_id: str) -> str:
 
 def guarded_facts(table: Table, row: Any) -> dict[str, Any]:
     """The guarded columns of a row that are not null."""
-    left_out = _LEFT_OUT.get(table.name, frozenset())
-    return {name: value for name, value in row_facts(row._mapping).items() if name not in left_out}
+    facts = row_facts(row._asdict())
+    for name in _LEFT_OUT.get(table.name, ()):
+        facts.pop(name, None)
+    return facts
 
 
 def task_row_facts(connection: Connection, row: Any) -> dict[str, Any]:
@@ -138,18 +142,28 @@ def model_facts(connection: Connection, task_id: str, versions: Collection[int] 
     if versions is not None:
         query = query.where(models.c.version.in_(versions))
     for row in connection.execute(query):
-        yield Fact("model", f"model/{row.version}", digest_of_facts(guarded_facts(models, row)))
+        yield model_fact(row._asdict())
+
+
+def model_fact(row: Mapping[str, Any]) -> Fact:
+    """A version of the model, from all columns of its row that are not null."""
+    return Fact("model", f"model/{row['version']}", digest_of_facts(row_facts(row)))
 
 
 def event_facts(connection: Connection, *where: Any) -> Iterator[tuple[str, Fact]]:
     for row in connection.execute(select(events).where(*where).order_by(events.c.id)):
-        yield row.task_id, Fact(f"event.{row.kind}", f"event/{row.id}", digest_of_facts(guarded_facts(events, row)))
+        yield row.task_id, event_fact(row._asdict())
+
+
+def event_fact(row: Mapping[str, Any]) -> Fact:
+    """An event, from all columns of its row that are not null."""
+    return Fact(f"event.{row['kind']}", f"event/{row['id']}", digest_of_facts(row_facts(row)))
 
 
 def round_rows(connection: Connection, task_id: str, round_number: int) -> dict[str, list[dict[str, Any]]] | None:
     """The rows that the entry of a round covers: those of a closed round, or the announcement of an open one."""
     key = {"task_id": task_id, "round_number": round_number}
-    row = connection.execute(_OF_ROUND[rounds], key).one_or_none()
+    row = _OF_ROUND[rounds].run(connection, key).one_or_none()
     if row is None:
         return None
     facts = guarded_facts(rounds, row)
@@ -157,7 +171,7 @@ def round_rows(connection: Connection, task_id: str, round_number: int) -> dict[
         facts = {name: value for name, value in facts.items() if name not in _OF_EVALUATION}
     covered = {"rounds": [facts]}
     for table in _ANNOUNCED if row.state == RoundState.OPEN else _CLOSED:
-        found = [guarded_facts(table, one) for one in connection.execute(_OF_ROUND[table], key)]
+        found = [guarded_facts(table, one) for one in _OF_ROUND[table].run(connection, key)]
         covered[table.name] = sorted(found, key=lambda facts: str(facts["client_id"]))
     return covered
 
@@ -172,7 +186,7 @@ def round_fact(connection: Connection, task_id: str, round_number: int) -> Itera
 def evaluation_row(connection: Connection, task_id: str, round_number: int) -> dict[str, Any] | None:
     """The scores of a round that was evaluated after its settlement; None if it was not."""
     key = {"task_id": task_id, "round_number": round_number}
-    row = connection.execute(_OF_ROUND[rounds], key).one_or_none()
+    row = _OF_ROUND[rounds].run(connection, key).one_or_none()
     if row is None or not row.evaluation_deferred:
         return None
     scores = {name: value for name, value in guarded_facts(rounds, row).items() if name in _OF_EVALUATION}
@@ -190,8 +204,9 @@ def submission_facts(
     """The budgets or updates of a round, of all clients or of some."""
     table = SUBMISSIONS[of]
     key: dict[str, Any] = {"task_id": task_id, "round_number": round_number}
+    rows: Sequence[Any]
     if client_ids is None:
-        rows = connection.execute(_OF_ROUND[table], key).all()
+        rows = _OF_ROUND[table].run(connection, key).all()
     else:
         rows = connection.execute(_SUBMITTED[table], key | {"client_ids": list(client_ids)}).all()
     for row in sorted(rows, key=lambda row: str(row.client_id)):
@@ -245,7 +260,9 @@ Mark = tuple[Any, ...]
 
 
 def facts_of(connection: Connection, marks: Mapping[Mark, Mapping[str, Any] | None]) -> dict[str, list[Fact]]:
-    """The facts of rows that were written, by chain. A budget or an update is not read if its row is given."""
+    """The facts of rows that were written, by chain. Rows that are given are not read again: those of all events, and
+    of most models, budgets and updates.
+    """
     found: dict[str, list[Fact]] = {}
     marked: dict[str, list[Mark]] = {}
     for kind, *rest in marks:
@@ -268,7 +285,8 @@ def facts_of(connection: Connection, marks: Mapping[Mark, Mapping[str, Any] | No
         for task_id, fact in client_facts(connection, clients.c.client_id.in_(part)):
             add(task_id, [fact])
     for task_id, version in marked.get("model", []):
-        add(task_id, model_facts(connection, task_id, [version]))
+        row = marks["model", task_id, version]
+        add(task_id, model_facts(connection, task_id, [version]) if row is None else [model_fact(row)])
     for task_id, number in sorted(marked.get("round", [])):
         add(task_id, round_fact(connection, task_id, number))
     for task_id, number in marked.get("evaluation", []):
@@ -283,9 +301,10 @@ def facts_of(connection: Connection, marks: Mapping[Mark, Mapping[str, Any] | No
                 add(task_id, [submission_fact(of, row)])
         for (task_id, number), client_ids in together.items():
             add(task_id, submission_facts(connection, of, task_id, number, client_ids))
-    for part in _chunks(marked.get("event", [])):
-        for task_id, fact in event_facts(connection, events.c.id.in_(part)):
-            add(task_id, [fact])
+    for (event_id,) in sorted(marked.get("event", [])):
+        row = marks["event", event_id]
+        assert row is not None
+        add(row["task_id"], [event_fact(row)])
     return found
 
 

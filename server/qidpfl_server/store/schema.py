@@ -163,6 +163,12 @@ rounds = Table(
     # True in a round whose model is evaluated after its settlement, else null; and when that was done.
     Column("evaluation_deferred", Boolean),
     Column("evaluated_at", BigInteger),
+    # The sums of a settled round over its clients: a list of rounds need not read all payments and updates. Null in
+    # rounds that are older than these columns.
+    Column("paid_micro", BigInteger),
+    Column("escrow_micro", BigInteger),
+    Column("invited", Integer),
+    Column("updates", Integer),
     CheckConstraint("reward_micro >= 0", name="reward"),
 )
 # The few rounds that wait for their evaluation.

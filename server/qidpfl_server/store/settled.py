@@ -8,20 +8,10 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
+from ..domain import RoundSums
+
 # Sums of more tasks than this are not kept at the same time.
 _MAX_TASKS = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundSums:
-    """The sums of one round over its clients."""
-
-    paid_micro: int = 0
-    escrow_micro: int = 0
-    invited: int = 0
-    updates: int = 0
-
-
 NO_SUMS = RoundSums()
 
 
@@ -31,6 +21,7 @@ class _TaskSums:
     # What the rounds up to this one have cost.
     paid: tuple[int, int] = (0, 0)
     costs: dict[int, Any] = field(default_factory=dict)
+    accounts: dict[str, Any] = field(default_factory=dict)
 
 
 class SettledSums:
@@ -60,6 +51,10 @@ class SettledSums:
     def costs(self, task_id: str) -> dict[int, Any]:
         """What a use case has computed of settled rounds, by round. It adds to it."""
         return self._of(task_id).costs
+
+    def accounts(self, task_id: str) -> dict[str, Any]:
+        """What a use case has computed of settled rounds, by client. It replaces the values, and changes none."""
+        return self._of(task_id).accounts
 
     def _of(self, task_id: str) -> _TaskSums:
         with self._lock:

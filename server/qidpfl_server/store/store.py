@@ -8,19 +8,20 @@ commit are not affected.
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from qidpfl_shared.protocol.signatures import SigningKey
 
 from ..errors import CoordinatorError, StoreBusy, SuspectedDamage
 from .blobs import Blobs
-from .database import check_integrity, translated, translated_errors
+from .database import check_integrity, data_version, translated, translated_errors
+from .repositories.chain import Head
 from .settled import SettledSums
 from .transaction import Transaction
 
@@ -32,6 +33,8 @@ RoundKey = tuple[str, int]
 # Gets all items of a round that wait at the same time; returns, in order, the result or the error of each.
 BatchWork = Callable[[Transaction, str, int, Sequence[Item]], Sequence[Result | Exception]]
 _MAX_BATCH = 128
+# The heads of more chains than this are read again.
+_MAX_HEADS = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +58,11 @@ class Store:
         # How many of the counted changes this process has made.
         self.local_commits = 0
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
-        # Used by the writer thread only.
+        # Used by the writer thread only: its connection to a SQLite file, and what it remembers of the rows.
+        self._connection: Connection | None = None
         self._derived: dict[Hashable, object] = {}
+        self._heads: dict[str, Head] = {}
+        self._seen: tuple[object, int] | None = None
         # Shared by the transactions that only read.
         self._settled = SettledSums()
         self._listeners: list[Callable[[set[str]], None]] = []
@@ -69,7 +75,7 @@ class Store:
         self._listeners.append(listener)
 
     def before_commit(self, work: Work[None]) -> None:
-        """Run `work` in the writer thread as the last part of every transaction that changes a task.
+        """Run `work` in the writer thread as the last part of every transaction that changes a task, or makes it due.
 
         An error that it raises rolls the whole transaction back.
         """
@@ -128,6 +134,8 @@ class Store:
         """Finish the waiting writes, then stop."""
         self._waiting.put(None)
         self._writer.join()
+        if self._connection is not None:
+            self._connection.close()
         self.engine.dispose()
 
     def _submit(self, request: _Request) -> Future[Any]:
@@ -155,32 +163,15 @@ class Store:
         # From here on a request cannot be cancelled: its effect may become durable.
         batch = [request for request in requests if request.answer.set_running_or_notify_cancel()]
         outcomes: list[tuple[_Request, Any]] = []
-        touched: set[str] = set()
+        changed: set[str] = set()
         counted = False
         try:
-            with self.engine.begin() as connection:
-                transaction = Transaction(connection, self.blobs, self.key, self._derived)
+            with self._writing() as transaction:
                 groups = _grouped(batch)
                 for group in groups:
-                    # A group that is alone needs no savepoint: if it fails, nothing is left to commit.
-                    savepoint = nullcontext() if len(groups) == 1 else connection.begin_nested()
-                    before, restore_chain = (
-                        (set(transaction.touched), transaction.changes_tokens),
-                        transaction.chain.saved(),
-                    )
-                    try:
-                        with savepoint:
-                            results = _run(group, transaction)
-                            transaction.chain.flush()
-                    except Exception as error:
-                        if len(groups) == 1:
-                            raise _GroupFailed from error
-                        transaction.touched, transaction.changes_tokens = before
-                        restore_chain()
-                        results = [translated(error)] * len(group)
-                    outcomes += zip(group, results, strict=True)
+                    outcomes += zip(group, self._run(group, transaction, alone=len(groups) == 1), strict=True)
                 self._finish(transaction)
-                touched = transaction.touched
+                changed = transaction.touched | transaction.due
                 counted = transaction.is_counted
                 self.local_commits += counted
         except _GroupFailed as failed:
@@ -193,20 +184,70 @@ class Store:
                 # Clients read this text, so it does not name the file of an error of the disk.
                 reason = error.strerror if isinstance(error, OSError) else error
                 failure = StoreBusy(f"the commit failed: {reason}")
-            outcomes, touched = [(request, failure) for request in batch], set()
+            outcomes = [(request, failure) for request in batch]
         else:
             for listener in self._listeners:
-                listener(touched)
+                listener(changed)
         for request, result in outcomes:
             if isinstance(result, Exception):
                 request.answer.set_exception(result)
             else:
                 request.answer.set_result(result)
 
+    @contextmanager
+    def _writing(self) -> Iterator[Transaction]:
+        """A writing transaction, which is committed at the end of the block.
+
+        The writer keeps its connection to a SQLite file, because only that connection tells whether another one has
+        changed the file. As long as none has, it need not read the heads of the chains again.
+        """
+        if not self.has_one_server:
+            with self.engine.begin() as connection:
+                yield Transaction(connection, self.blobs, self.key, self._derived)
+            return
+        if self._connection is None:
+            self._connection = self.engine.connect()
+        try:
+            with self._connection.begin():
+                seen = data_version(self._connection)
+                if seen != self._seen:
+                    self._derived.clear()
+                    self._heads.clear()
+                transaction = Transaction(self._connection, self.blobs, self.key, self._derived, heads=self._heads)
+                yield transaction
+            self._seen = seen
+            if len(self._heads) >= _MAX_HEADS:
+                self._heads.clear()
+            self._heads.update(transaction.chain.heads)
+        except _GroupFailed:
+            raise
+        except BaseException:
+            # It is not known what the file has now, and whether this connection still works.
+            self._seen = None
+            self._connection.close()
+            self._connection = None
+            raise
+
+    def _run(self, group: Sequence[_Request], transaction: Transaction, *, alone: bool) -> Sequence[Any]:
+        """The results of a group. Raises `_GroupFailed` if it fails alone: nothing is left to commit then."""
+        # A group that is alone needs no savepoint.
+        savepoint = nullcontext() if alone else transaction.connection.begin_nested()
+        restore = transaction.saved()
+        try:
+            with savepoint:
+                results = _results(group, transaction)
+                transaction.chain.flush()
+                return results
+        except Exception as error:
+            if alone:
+                raise _GroupFailed from error
+            restore()
+            return [translated(error)] * len(group)
+
     def _finish(self, transaction: Transaction) -> None:
         """The last steps before the commit."""
         transaction.chain.seal(self.key)
-        if transaction.touched:
+        if transaction.touched or transaction.due:
             for last_part in self._last_parts:
                 last_part(transaction)
         if transaction.renames_files:
@@ -219,7 +260,7 @@ class _GroupFailed(Exception):
     """The only group of a transaction has failed, with the error that is the cause. The transaction is rolled back."""
 
 
-def _run(group: Sequence[_Request], transaction: Transaction) -> Sequence[Any]:
+def _results(group: Sequence[_Request], transaction: Transaction) -> Sequence[Any]:
     """Run the work of a group; the results of its requests in their order."""
     work, round_key = group[0].work, group[0].round_key
     if round_key is None:

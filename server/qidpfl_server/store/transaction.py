@@ -1,6 +1,6 @@
 """The repositories of all tables, inside one transaction."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from sqlalchemy import Connection, select, text
 
@@ -8,7 +8,8 @@ from qidpfl_shared.protocol.signatures import SigningKey
 
 from . import schema
 from .blobs import Blobs, StagedBlob
-from .repositories.chain import ChainRows
+from .prepared import Prepared
+from .repositories.chain import ChainRows, Head
 from .repositories.clients import ClientRows
 from .repositories.credentials import ClientCredentialRows, OperatorTokenRows
 from .repositories.events import EventRows
@@ -21,13 +22,20 @@ from .repositories.tasks import TaskRows
 from .settled import SettledSums
 
 _MAX_DERIVED = 256
+# One statement, because two processes may insert the first row at the same time.
+_COUNT = Prepared(
+    text("INSERT INTO pulse (id, changes) VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET changes = pulse.changes + 1")
+)
 
 
 class Transaction:
     """An open transaction. `touched` collects the tasks that it changes; `published` tells whether it named blobs.
 
+    `due` collects the tasks whose next step may run after the commit, although nothing has changed for their clients.
+
     `derived` has what use cases keep in memory of rows that they have read. All transactions of the writer share it; a
-    transaction that only reads has an empty one, and shares `settled` with the other ones that only read.
+    transaction that only reads has an empty one, and shares `settled` with the other ones that only read. `heads` has
+    the heads of the chains if the writer knows that no other connection has changed the store.
     `is_only_writer` tells that no other server writes to this store.
     """
 
@@ -38,6 +46,7 @@ class Transaction:
         key: SigningKey | None = None,
         derived: dict[Hashable, object] | None = None,
         settled: SettledSums | None = None,
+        heads: dict[str, Head] | None = None,
     ) -> None:
         self.connection = connection
         self.blobs = blobs
@@ -46,10 +55,11 @@ class Transaction:
         self.settled = SettledSums() if settled is None else settled
         self.is_only_writer = derived is not None and connection.dialect.name == "sqlite"
         self.touched: set[str] = set()
+        self.due: set[str] = set()
         self.published = False
         self.renames_files = False
         self.changes_tokens = False
-        self.chain = ChainRows(connection)
+        self.chain = ChainRows(connection, heads)
         self.tasks = TaskRows(connection, self.chain)
         self.clients = ClientRows(connection, self.chain)
         self.rounds = RoundRows(connection, self.chain)
@@ -62,6 +72,17 @@ class Transaction:
         self.keys = KeyRows(connection, self.chain)
         self.tombstones = TombstoneRows(connection, self.chain)
 
+    def saved(self) -> Callable[[], None]:
+        """A function that returns to what is collected now, if the work after this moment is rolled back."""
+        touched, due, changes_tokens = set(self.touched), set(self.due), self.changes_tokens
+        restore_chain = self.chain.saved()
+
+        def restore() -> None:
+            self.touched, self.due, self.changes_tokens = touched, due, changes_tokens
+            restore_chain()
+
+        return restore
+
     def keep(self, key: Hashable, value: object) -> None:
         """Keep a value in `derived`. A full memory is emptied: everything in it can be read again."""
         if len(self.derived) >= _MAX_DERIVED:
@@ -72,6 +93,10 @@ class Transaction:
         """Record that this transaction changes a task. The commit wakes the requests that wait for it."""
         self.touched.add(task_id)
 
+    def mark_due(self, task_id: str) -> None:
+        """Record that the open round of this task is ready to settle. The commit wakes the scheduler only."""
+        self.due.add(task_id)
+
     def touch_tokens(self) -> None:
         """Record that this transaction changes tokens of no task. Other processes then drop their cached callers."""
         self.changes_tokens = True
@@ -79,7 +104,7 @@ class Transaction:
     @property
     def is_counted(self) -> bool:
         """Whether other processes must notice this transaction."""
-        return bool(self.touched) or self.changes_tokens
+        return bool(self.touched or self.due) or self.changes_tokens
 
     def publish(self, blob: StagedBlob) -> None:
         """Give a blob its name, or write a small one as a row. The commit makes both durable."""
@@ -95,13 +120,7 @@ class Transaction:
 
     def count_commit(self) -> None:
         """Increment the change counter, which other processes watch."""
-        # One statement, because two processes may insert the first row at the same time.
-        self.connection.execute(
-            text(
-                "INSERT INTO pulse (id, changes) VALUES (1, 1)"
-                " ON CONFLICT (id) DO UPDATE SET changes = pulse.changes + 1"
-            )
-        )
+        _COUNT.run(self.connection, {})
 
     def shared_folder_id(self, folder_id: str) -> str:
         """The identity of the blob folder of this store; `folder_id` if the store has none yet."""

@@ -71,7 +71,7 @@ def _kinds(column: Column[Any]) -> set[type]:
 
 
 def _damaged(table: Table, row: Row[Any], reason: str) -> DamagedState:
-    key = ", ".join(f"{column.name} {row._mapping[column]}" for column in table.primary_key)
+    key = ", ".join(f"{column.name} {getattr(row, column.name)}" for column in table.primary_key)
     return DamagedState(f"the row with {key} in table {table.name} cannot be read: {reason}")
 
 

@@ -236,9 +236,13 @@ def server_step(
     change = arguments.vector("mean_update", mean_update)
     if not state.parameters.shape == state.momentum.shape == change.shape:
         raise ImpossibleArgument("mean_update.shape", change.shape, f"must be {state.parameters.shape}, like the model")
-    velocity = momentum * state.momentum + change
+    # In place: a step over a large model takes as long as the memory for its intermediate results.
+    velocity = momentum * state.momentum
+    velocity += change
     with np.errstate(over="ignore"):
-        parameters = (state.parameters.astype(np.float64) - learning_rate * velocity).astype(np.float32)
+        step = learning_rate * velocity
+        np.subtract(state.parameters, step, out=step, dtype=np.float64)
+        parameters = step.astype(np.float32)
     if not np.isfinite(parameters).all():
         raise ModelDiverged("the step leads to parameters beyond float32; lower the learning rate")
     return ServerState(parameters=parameters, momentum=velocity)

@@ -217,6 +217,9 @@ def mask(name: str, values: object, *, length: int) -> Mask:
 
 
 def _as_float(name: str, value: object) -> float:
+    # The usual types first: the abstract class of all numbers is slow to ask.
+    if type(value) is float:
+        return value
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise ImpossibleArgument(name, value, "must be a number")
     try:

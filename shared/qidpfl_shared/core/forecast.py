@@ -1,4 +1,4 @@
-"""Forecast: the accuracy for a total budget, and the rewards for a target accuracy (Remark 1).
+"""Forecast: the accuracy and the loss for a total budget, and the rewards for a target accuracy (Remark 1).
 
 The curve is a calibration for one set of clients and one schedule. In fact, accuracy depends on Σ p_i²/(D_i²·ρ_i) and
 on all earlier rounds. The curve is good over about one decade of budgets. It stores the range on which it was fitted
@@ -77,6 +77,39 @@ class AccuracyCurve:
         return max(0.0, math.log(self.drop / gap) / self.rate) if gap > 0 else math.inf
 
 
+@dataclass(frozen=True, kw_only=True)
+class LossCurve:
+    """L(ρ) = L1 + J·exp(-L3·ρ): convex and falling in the total budget of a round.
+
+    The paper has no such curve. It is the form of the accuracy curve, turned over, and no more than a fit.
+
+    >>> round(LossCurve(floor=0.2, rise=1.0, rate=1.0).loss(total=2.0), 3)
+    0.335
+    """
+
+    floor: float
+    rise: float
+    rate: float
+    total_min: float = 0.0
+    total_max: float = math.inf
+
+    def __post_init__(self) -> None:
+        self._turned_over()
+
+    def loss(self, *, total: float) -> float:
+        """Return the loss at this total budget. Raises `ImpossibleArgument` outside the calibrated range."""
+        return -self._turned_over().accuracy(total=total)
+
+    def _turned_over(self) -> AccuracyCurve:
+        return AccuracyCurve(
+            ceiling=-arguments.real("floor", self.floor),
+            drop=arguments.positive("rise", self.rise),
+            rate=self.rate,
+            total_min=self.total_min,
+            total_max=self.total_max,
+        )
+
+
 class FitStatus(StrEnum):
     """Whether the measurements determine a curve."""
 
@@ -132,6 +165,36 @@ def fit_accuracy_curve(*, totals: Numbers, accuracies: Numbers) -> CurveFit:
         return _no_curve(rmse=rmse, decades=decades)
     curve = AccuracyCurve(ceiling=ceiling, drop=drop, rate=rate, total_min=lowest, total_max=highest)
     return CurveFit(status=FitStatus.FITTED, curve=curve, rmse=rmse, decades=decades)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossFit:
+    """A fitted curve of the loss with its error, or the reason why there is none."""
+
+    status: FitStatus
+    curve: LossCurve | None
+    rmse: float
+
+
+def fit_loss_curve(*, totals: Numbers, losses: Numbers) -> LossFit:
+    """Fit the least-squares curve to measured losses, by the rules of `fit_accuracy_curve`.
+
+    >>> fit = fit_loss_curve(totals=[0.5, 1.0, 2.0, 4.0], losses=[0.807, 0.568, 0.335, 0.218])
+    >>> fit.status.value, round(fit.curve.floor, 2), round(fit.curve.rate, 2)
+    ('fitted', 0.2, 1.0)
+    """
+    found = fit_accuracy_curve(totals=totals, accuracies=-arguments.vector("losses", losses))
+    curve = found.curve
+    if curve is None:
+        return LossFit(status=found.status, curve=None, rmse=found.rmse)
+    falling = LossCurve(
+        floor=-curve.ceiling,
+        rise=curve.drop,
+        rate=curve.rate,
+        total_min=curve.total_min,
+        total_max=curve.total_max,
+    )
+    return LossFit(status=found.status, curve=falling, rmse=found.rmse)
 
 
 def _no_curve(*, rmse: float, decades: float) -> CurveFit:

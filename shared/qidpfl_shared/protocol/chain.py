@@ -8,6 +8,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -92,7 +93,7 @@ def _written(value: Any) -> str:
     if kind is str:
         return encode_basestring(value)
     if kind is dict:
-        members = [f"{encode_basestring(key)}:{_written(value[key])}" for key in sorted(value, key=_utf16)]
+        members = [f"{name}{_written(value[key])}" for key, name in _member_names(value)]
         return f"{{{','.join(members)}}}"
     if kind is float:
         return _number(value)
@@ -109,6 +110,18 @@ def _written(value: Any) -> str:
     raise TypeError(f"{kind.__name__} has no JSON form")
 
 
+def _member_names(value: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The keys of an object in their order, each with its text."""
+    # Messages of one kind have the same keys. A large object is rather a table with keys of its own.
+    return _kept_names(tuple(value)) if len(value) <= _FEW_KEYS else _names(tuple(value))
+
+
+def _names(keys: tuple[str, ...]) -> list[tuple[str, str]]:
+    return [(key, f"{encode_basestring(key)}:") for key in sorted(keys, key=_utf16)]
+
+
+_FEW_KEYS = 50
+_kept_names = lru_cache(maxsize=256)(_names)
 _CONSTANTS = {None: "null", True: "true", False: "false"}
 
 

@@ -132,6 +132,8 @@ _ADVICE = {
 
 def one_line(text: str) -> str:
     """Make any text valid for a `Text` field: control characters become spaces, and long text is cut."""
+    if text.isprintable():
+        return text[:MAX_TEXT]
     return "".join(character if character.isprintable() else " " for character in text)[:MAX_TEXT]
 
 

@@ -63,14 +63,22 @@ class Message(BaseModel):
 
 def _add_unknown(message: Message, found: dict[str, Any]) -> None:
     """Add what `model_dump` leaves out: the unknown fields of a message and of the messages in it."""
-    found.update(message.model_extra or {})
-    for name in type(message).model_fields:
-        value = getattr(message, name)
-        if isinstance(value, Message) and name in found:
+    if message.model_extra:
+        found.update(message.model_extra)
+    # The fields as pydantic stores them: a lookup by name would cost more than the rest.
+    for name, value in message.__dict__.items():
+        kind = type(value)
+        if kind in _PLAIN or name not in found:
+            continue
+        if isinstance(value, Message):
             _add_unknown(value, found[name])
-        elif isinstance(value, tuple) and value and isinstance(value[0], Message):
+        elif kind is tuple and value and isinstance(value[0], Message):
             for item, inner in zip(value, found[name], strict=True):
                 _add_unknown(item, inner)
+
+
+# The types of most fields. Values of these types hold no messages.
+_PLAIN = frozenset({str, int, float, bool, type(None), datetime})
 
 
 # JSON has no tuples, enumerations or times. These types accept lists and strings; their contents stay strict. A list

@@ -23,6 +23,7 @@ from .fields import (
     SpentRho,
     Text,
     Tuple,
+    is_absent,
 )
 from .messages import RoundState, TaskState
 from .task_spec import Ordinal, TaskSpec
@@ -208,8 +209,19 @@ class AccountPage(Message):
     )
 
 
+class LossForecast(Message):
+    """The loss for a total budget, fitted to the settled rounds of the task. The paper has no such curve."""
+
+    floor: float = Field(description="loss = floor + rise * exp(-rate * total)")
+    rise: float
+    rate: float
+    total_min: float = Field(description="the curve holds from here ...")
+    total_max: float = Field(description="... to here only")
+    rmse: float = Field(ge=0, description="root mean square error of the fit")
+
+
 class Forecast(Message):
-    """The accuracy for a total budget, fitted to the settled rounds of the task."""
+    """The accuracy and the loss for a total budget, fitted to the settled rounds of the task."""
 
     status: Literal["fitted", "not_identifiable"]
     ceiling: float | None = Field(default=None, description="accuracy = ceiling - drop * exp(-rate * total)")
@@ -218,6 +230,9 @@ class Forecast(Message):
     total_min: float | None = Field(default=None, description="the curve holds from here ...")
     total_max: float | None = Field(default=None, description="... to here only")
     rmse: float | None = Field(default=None, ge=0, description="root mean square error of the fit")
+    loss: LossForecast | None = Field(
+        default=None, exclude_if=is_absent, description="left out if the rounds determine no curve of the loss"
+    )
 
 
 class EnrolmentCodeInfo(Message):

@@ -150,7 +150,12 @@ def digest_of(data: bytes | bytearray | memoryview) -> str:
 
 def content_digest(data: bytes | bytearray | memoryview) -> str:
     """Return the value of the Content-Digest header for these bytes (RFC 9530)."""
-    return f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:"
+    return content_digest_of(digest_of(data))
+
+
+def content_digest_of(digest: str) -> str:
+    """Return the value of the Content-Digest header for bytes with this SHA-256, in hexadecimal."""
+    return f"sha-256=:{base64.b64encode(bytes.fromhex(digest)).decode()}:"
 
 
 def parse_content_digest(header: str) -> str:

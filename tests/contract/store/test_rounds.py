@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from qidpfl_server.clock import seconds
-from qidpfl_server.domain import Payment, Round, RoundInvitation, Update
+from qidpfl_server.domain import Payment, Round, RoundInvitation, RoundSums, Update
 from qidpfl_server.errors import DamagedState
 from qidpfl_server.service.rounds.deferred_evaluation import evaluate_settled
 from qidpfl_server.service.rounds.settlement import settle_if_due
@@ -30,7 +30,13 @@ def test_a_round_changes_only_if_state_and_attempt_are_those_known(store: Store)
     known = round_of(new_task(store).task_id)
     store.write(lambda tx: tx.rounds.insert(known))
     deadlines = {"declare_by": known.declare_by, "deliver_by": known.deliver_by}
-    result: dict[str, Any] = {"kept_micro": 0, "declared_total": 0.0, "accuracy": None, "loss": None}
+    result: dict[str, Any] = {
+        "kept_micro": 0,
+        "declared_total": 0.0,
+        "accuracy": None,
+        "loss": None,
+        "sums": RoundSums(),
+    }
     assert store.write(lambda tx: tx.rounds.start_attempt(known, **deadlines))
     assert not store.write(lambda tx: tx.rounds.settle(known, settled_at=NOW, **result))
     again = round_of(known.task_id, attempt=2)
@@ -124,7 +130,7 @@ def test_a_round_without_evaluation_has_no_evaluation_time(store: Store, evaluat
 def test_one_of_many_processes_settles_a_round(opened: Open) -> None:
     task_id, clients = delivered_round(opened())
     stores = [opened() for _ in range(4)]
-    assert at_once(stores, lambda store: settle_if_due(store, task_id, None, NOW)).count(True) == 1
+    assert at_once(stores, lambda store: settle_if_due(store, task_id, None, NOW) is not None).count(True) == 1
     round_ = stores[0].read(lambda tx: tx.rounds.get(task_id, 1))
     payments = stores[0].read(lambda tx: tx.payments.of_round(task_id, 1))
     assert round_ is not None and round_.state is RoundState.SETTLED

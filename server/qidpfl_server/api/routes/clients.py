@@ -3,7 +3,8 @@
 from typing import Annotated
 
 import structlog
-from fastapi import APIRouter, Body, Request
+from fastapi import APIRouter, Body, Request, Response
+from pydantic import TypeAdapter
 
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.credentials import CertificateEnrolment, NewClientToken
@@ -40,6 +41,7 @@ from ..openapi import success
 router = APIRouter(prefix="/v1/tasks/{task_id}/clients", tags=["clients"], route_class=StrictJsonRoute)
 _log = structlog.get_logger()
 _limited_log = LimitedLog()
+_client_list = TypeAdapter(list[ClientSummary])
 _OWN = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.INVALID_REQUEST)
 _OPERATOR = (*_OWN, ErrorCode.NOT_FOUND)
 # Of an enrolment by code and by certificate.
@@ -209,10 +211,10 @@ async def leave_task(context: Ctx, client_id: ClientId, task_id: TaskId) -> None
     await context.write(lambda tx: leave(tx, client_id, now))
 
 
-@router.get("", summary="List the clients", responses=responses(*_OPERATOR))
-async def list_clients(context: Ctx, caller: Operator, task_id: TaskId) -> list[ClientSummary]:
+@router.get("", summary="List the clients", response_model=list[ClientSummary], responses=responses(*_OPERATOR))
+async def list_clients(context: Ctx, caller: Operator, task_id: TaskId) -> Response:
     """Every client with its profile, label distance and selection."""
-    return await context.read(lambda tx: client_summaries(tx, task_id))
+    return await context.read_json(_client_list, lambda tx: client_summaries(tx, task_id))
 
 
 @router.delete(

@@ -37,16 +37,14 @@ from ...ops.tables import (
 from ...service.figures import round_costs
 from ...service.lifecycle import get_task
 from ...service.overview import (
-    account_page,
-    client_of_task,
     client_rounds,
-    closed_ledger,
     forecast,
     presets,
     round_outcomes,
     round_progress,
     round_summaries,
 )
+from ...service.progress.accounts import account_page, client_of_task, closed_ledger
 from ...store.transaction import Transaction
 from ..auth import AnyOperator, Operator, OtherClientId, TaskId
 from ..context import Context, Ctx
@@ -103,7 +101,8 @@ _ACCOUNT = {
     "utility": 1.4,
 }
 RoundAfter = Annotated[int, Query(ge=0, le=1_000_000, description="the number of the last round that is known")]
-_outcome_list: TypeAdapter[list[RoundOutcomes]] = TypeAdapter(list[RoundOutcomes])
+_round_list = TypeAdapter(list[RoundSummary])
+_outcome_list = TypeAdapter(list[RoundOutcomes])
 
 
 @router.get(
@@ -128,16 +127,22 @@ async def list_presets(caller: AnyOperator) -> list[PresetInfo]:
     return presets()
 
 
-@router.get(f"{_TASK}/rounds", tags=["reading"], summary="List rounds", responses=responses(*_READ) | success([_ROUND]))
+@router.get(
+    f"{_TASK}/rounds",
+    tags=["reading"],
+    summary="List rounds",
+    response_model=list[RoundSummary],
+    responses=responses(*_READ) | success([_ROUND]),
+)
 async def list_rounds(
     context: Ctx,
     caller: Operator,
     task_id: TaskId,
     after: RoundAfter = 0,
     limit: Annotated[int, Query(ge=1, le=1000, description="how many rounds at most")] = 100,
-) -> list[RoundSummary]:
+) -> Response:
     """The rounds after `after` in their order, with their totals; the open one too. Ask again with the last number."""
-    return await context.read(lambda tx: round_summaries(tx, task_id, after, limit))
+    return await context.read_json(_round_list, lambda tx: round_summaries(tx, task_id, after, limit))
 
 
 @router.get(f"{_TASK}/progress", tags=["reading"], summary="Who is awaited", responses=responses(*_READ))
@@ -162,11 +167,7 @@ async def list_outcomes(
     limit: Annotated[int, Query(ge=1, le=100, description="how many rounds at most")] = 50,
 ) -> Response:
     """The closed rounds after `after` as columns: what each client did, declared and got. For a matrix."""
-
-    def as_json() -> bytes:
-        return _outcome_list.dump_json(context.store.read(lambda tx: round_outcomes(tx, task_id, after, limit)))
-
-    return Response(await context.run_in_reader(as_json), media_type="application/json")
+    return await context.read_json(_outcome_list, lambda tx: round_outcomes(tx, task_id, after, limit))
 
 
 @router.get(
@@ -226,11 +227,11 @@ async def get_client_ledger(context: Ctx, caller: Operator, task_id: TaskId, cli
 @router.get(
     f"{_TASK}/forecast",
     tags=["reading"],
-    summary="Forecast of the accuracy",
+    summary="Forecast of accuracy and loss",
     responses=responses(*_READ) | success({"status": "not_identifiable"}),
 )
 async def get_forecast(context: Ctx, caller: Operator, task_id: TaskId) -> Forecast:
-    """The accuracy for a total budget, fitted to the settled rounds. It holds only within the budgets that it saw."""
+    """Accuracy and loss for a total budget, fitted to the settled rounds. They hold only within the budgets seen."""
     return await context.read(lambda tx: forecast(tx, task_id))
 
 

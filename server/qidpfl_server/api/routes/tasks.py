@@ -1,6 +1,8 @@
 """Routes of the tasks: create, list, show, start, resume and stop them, and their live feed."""
 
+import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated
 
@@ -31,6 +33,7 @@ router = APIRouter(prefix="/v1/tasks", route_class=StrictJsonRoute)
 _READ = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST)
 _KEEP_ALIVE_S = 15.0
 _GATHER_S = 0.25
+_LOOK_EVERY_S = 1.0
 
 
 @router.post(
@@ -227,20 +230,28 @@ async def _event_stream(
     """The events of a task until it has ended, the server stops, or the token of the caller is revoked."""
     seen = last_event_id
     while not context.notifier.closing:
-        events = await _events_after(context, task_id, seen)
-        if not await is_known():
-            return
-        for event in events:
-            yield _as_server_sent(event)
-            seen = event.id
-        announced = await context.notifier.current(task_id)
-        if not events and announced is not None and announced.task.ended:
-            return
-        if not events:
-            yield ": still here\n\n"
-            await context.notifier.wait(task_id, _KEEP_ALIVE_S)
-            # Changes of a busy round come in groups: one look at the store for all of them.
-            await anyio.sleep(_GATHER_S)
+        looked = time.monotonic()
+        # It waits from before the look: a change during the look is not missed.
+        changed = asyncio.create_task(context.notifier.wait(task_id, _KEEP_ALIVE_S))
+        try:
+            events = await _events_after(context, task_id, seen)
+            if not await is_known():
+                return
+            for event in events:
+                yield _as_server_sent(event)
+                seen = event.id
+            announced = await context.notifier.current(task_id)
+            if announced is not None and announced.task.ended:
+                if not events:
+                    return
+                continue
+            if not events:
+                yield ": still here\n\n"
+            await changed
+        finally:
+            changed.cancel()
+        # Changes of a busy round come in groups: one look at the store for all of them, and not more than one a second.
+        await anyio.sleep(max(_GATHER_S, looked + _LOOK_EVERY_S - time.monotonic()))
 
 
 async def _events_after(context: Context, task_id: str, event_id: int) -> list[Event]:

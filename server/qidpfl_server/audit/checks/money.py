@@ -2,7 +2,7 @@
 
 from qidpfl_shared.core.planning import Standing
 
-from ...domain import BudgetState, Client, EscrowSettlement, Task
+from ...domain import BudgetState, Client, EscrowSettlement, RoundSums, Task
 from ...service.lifecycle import RESUMABLE
 from ...service.rounds.payments import round_payments
 from ..records import RoundRecord
@@ -23,6 +23,14 @@ def audit_money(record: RoundRecord, report: Report) -> None:
         f"{record.place}: {paid} paid, {held} in escrow and {round_.kept_micro} kept are not the reward"
         f" {round_.reward_micro}",
     )
+    if round_.sums is not None:
+        sums = RoundSums(
+            paid_micro=paid,
+            escrow_micro=held,
+            invited=sum(one.standing is Standing.INVITED for one in record.invitations.values()),
+            updates=len(record.updates),
+        )
+        report.require(round_.sums == sums, f"{record.place}: its sums are {round_.sums}, but its rows give {sums}")
     for client_id in payments:
         earned = _has_earned(record, client_id)
         report.require(earned, f"{record.place}: client {client_id} was paid without having earned it")

@@ -14,6 +14,10 @@ from qidpfl_shared.protocol.messages import TaskSummary, TaskView
 from ...service.progress.results import TaskResults
 from ...service.progress.waiting import Waiting
 
+# Spaces between columns; the least width of a column that is folded.
+_GAP = 2
+_LEAST_FOLDED = 12
+
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -51,12 +55,19 @@ def print_tasks(tasks: Sequence[tuple[TaskSummary, TaskResults]], *, as_json: bo
 
 
 def print_table(console: Console, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table in which only the first column may be folded: at 80 columns no header and no digit is cut."""
+    """A table in which only the first column may be folded, so that no header and no digit is cut.
+
+    Where the other columns do not fit, each row is printed as lines of its own.
+    """
     filled = list(rows)
     sizes = [max(map(len, cells)) for cells in zip(headers, *filled, strict=True)]
+    if sum(sizes[1:]) + _GAP * len(sizes) + min(sizes[0], _LEAST_FOLDED) > console.width:
+        width = max(map(len, headers))
+        print("\n\n".join("\n".join(f"{n:<{width}}  {c}" for n, c in zip(headers, row, strict=True)) for row in filled))
+        return
     first, *others = headers
     columns = [Column(name, no_wrap=True, min_width=size) for name, size in zip(others, sizes[1:], strict=True)]
-    table = Table(Column(first, overflow="fold"), *columns, box=None, padding=(0, 2, 0, 0))
+    table = Table(Column(first, overflow="fold"), *columns, box=None, padding=(0, _GAP, 0, 0))
     for row in filled:
         table.add_row(*row)
     console.print(table)

@@ -8,8 +8,8 @@ from qidpfl_shared.protocol.messages import RoundState
 
 from ...domain import Task
 from ...store.transaction import Transaction
-from ..overview import account_page
 from ..rounds.settled_event import verdict_counts
+from .accounts import account_page
 
 _ALL = 10**9
 

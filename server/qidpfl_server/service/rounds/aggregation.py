@@ -5,9 +5,10 @@ version with the same function.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,8 @@ from .weights import WeightedUpload
 
 # Threads of a settlement: they read, hash and write. Other settlements may run at the same time.
 _THREADS = 2
+# Pieces of a file that wait to be hashed and written, while the next ones are computed.
+_PIECES_AHEAD = 4
 
 
 def next_state(blobs: Blobs, spec: TaskSpec, base: Model, parts: Sequence[WeightedUpload]) -> ServerState:
@@ -72,32 +75,52 @@ def staged_next_model(
     moments = UpdateMoments(len(parts)) if compare else None
     kept = np.empty(spec.dimension, dtype=np.float32) if keep_parameters else None
     has_momentum = False
-    with blobs.stage() as parameters, blobs.stage() as momentum, ThreadPoolExecutor(_THREADS) as pool:
+    with blobs.stage() as parameters, blobs.stage() as momentum, ExitStack() as pools:
         # A pool starts no thread before it gets work. A small model is faster without.
-        threads = pool if spec.dimension > LARGEST_BLOCK else None
-        written: list[Future[None]] = []
+        threads, *of_files = (
+            pools.enter_context(ThreadPoolExecutor(count)) if spec.dimension > LARGEST_BLOCK else None
+            for count in (_THREADS, 1, 1)
+        )
+        writers = [_PieceWriter(*one) for one in zip((parameters, momentum), of_files, strict=True)]
         for start, block in _next_blocks(blobs, spec, base, parts, threads, moments):
             if kept is not None:
                 kept[start : start + block.parameters.size] = block.parameters
             has_momentum = has_momentum or bool(block.momentum.any())
-            for future in written:
-                future.result()
-            pieces = (parameters, _bytes_of(block.parameters, "<f4")), (momentum, _bytes_of(block.momentum, "<f8"))
-            if threads is None:
-                for file, piece in pieces:
-                    file.write(piece)
-            else:
-                written = [threads.submit(file.write, piece) for file, piece in pieces]
-        for future in written:
-            future.result()
+            writers[0].write(_bytes_of(block.parameters, "<f4"))
+            writers[1].write(_bytes_of(block.momentum, "<f8"))
+        for writer in writers:
+            writer.finish()
         failpoint("settle.aggregate_computed")
         files = (parameters, momentum) if has_momentum else (parameters,)
-        list(pool.map(StagedBlob.sync, files) if threads else map(StagedBlob.sync, files))
+        list(threads.map(StagedBlob.sync, files) if threads else map(StagedBlob.sync, files))
         model = Model(
             version=version, digest=parameters.digest, momentum_digest=momentum.digest if has_momentum else None
         )
         scores = [] if moments is None else alignment(moments=moments.result(), dimension=spec.dimension).tolist()
         yield NextModel(model=model, files=files, alignments=scores, parameters=kept)
+
+
+class _PieceWriter:
+    """Writes pieces to a staged blob in their order: in a thread of its own, or at once without one."""
+
+    def __init__(self, file: StagedBlob, thread: Executor | None) -> None:
+        self._file = file
+        self._thread = thread
+        self._waiting: deque[Future[None]] = deque()
+
+    def write(self, piece: memoryview) -> None:
+        """Write a piece. Waits if too many pieces wait already."""
+        if self._thread is None:
+            self._file.write(piece)
+            return
+        if len(self._waiting) >= _PIECES_AHEAD:
+            self._waiting.popleft().result()
+        self._waiting.append(self._thread.submit(self._file.write, piece))
+
+    def finish(self) -> None:
+        """Wait until all pieces are written."""
+        while self._waiting:
+            self._waiting.popleft().result()
 
 
 def _next_blocks(
@@ -109,26 +132,29 @@ def _next_blocks(
     moments: UpdateMoments | None = None,
 ) -> Iterator[tuple[int, ServerState]]:
     """The next state in blocks of coordinates, each with its start. They count only when all of them were read."""
-    weights = blobs.reader(base.digest, BYTES_PER_PARAMETER * spec.dimension)
-    velocity = None if base.momentum_digest is None else blobs.reader(base.momentum_digest, 8 * spec.dimension)
-    for block in mean_blocks(blobs, spec, parts, threads=threads, moments=moments):
-        parameters = np.empty(block.mean.size, dtype="<f4")
-        weights.read_into(parameters.data.cast("B"))
-        momentum = np.zeros(block.mean.size, dtype="<f8")
+    with ExitStack() as files:
+        weights = files.enter_context(blobs.reader(base.digest, BYTES_PER_PARAMETER * spec.dimension))
+        velocity = None
+        if base.momentum_digest is not None:
+            velocity = files.enter_context(blobs.reader(base.momentum_digest, 8 * spec.dimension))
+        for block in mean_blocks(blobs, spec, parts, threads=threads, moments=moments):
+            parameters = np.empty(block.mean.size, dtype="<f4")
+            weights.read_into(parameters.data.cast("B"))
+            momentum = np.zeros(block.mean.size, dtype="<f8")
+            if velocity is not None:
+                velocity.read_into(momentum.data.cast("B"))
+            yield (
+                block.start,
+                server_step(
+                    state=ServerState(parameters=parameters, momentum=momentum),
+                    mean_update=block.mean,
+                    learning_rate=spec.aggregation.learning_rate,
+                    momentum=spec.aggregation.momentum,
+                ),
+            )
+        weights.finish()
         if velocity is not None:
-            velocity.read_into(momentum.data.cast("B"))
-        yield (
-            block.start,
-            server_step(
-                state=ServerState(parameters=parameters, momentum=momentum),
-                mean_update=block.mean,
-                learning_rate=spec.aggregation.learning_rate,
-                momentum=spec.aggregation.momentum,
-            ),
-        )
-    weights.finish()
-    if velocity is not None:
-        velocity.finish()
+            velocity.finish()
 
 
 def _bytes_of(values: npt.NDArray[Any], kind: str) -> memoryview:

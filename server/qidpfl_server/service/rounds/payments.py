@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from qidpfl_shared.core.money import split_reward
+from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ...clock import Micros
-from ...domain import Budget, Client, EscrowSettlement, Payment, Round, RoundInvitation
+from ...domain import Budget, Client, EscrowSettlement, Payment, Round, RoundInvitation, RoundSums
 from ...store.transaction import Transaction
 
 
@@ -54,6 +55,16 @@ def round_payments(
         if known in accepted
     }
     return RoundPayments(due=due, kept_micro=split.kept)
+
+
+def sums_of(payments: RoundPayments, invitations: Mapping[str, RoundInvitation], updates: Collection[str]) -> RoundSums:
+    """The sums of a settled round, which are stored with it. `updates` are the clients that delivered one."""
+    return RoundSums(
+        paid_micro=sum(payment.amount_micro for payment in payments.due.values()),
+        escrow_micro=sum(payment.escrow_micro for payment in payments.due.values()),
+        invited=sum(invitation.standing is Standing.INVITED for invitation in invitations.values()),
+        updates=len(updates),
+    )
 
 
 def _payment(amount_micro: int, held_back: Fraction) -> Payment:

@@ -15,19 +15,14 @@ from qidpfl_shared.core.aggregation import ModelDiverged
 from qidpfl_shared.core.noise_audit import NoiseAudit, NoiseVerdict, alpha_per_upload
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.messages import RoundState, TaskState
-from qidpfl_shared.protocol.signatures import ChainPosition
 from qidpfl_shared.protocol.task_spec import AuditMode
 
 from ...clock import Micros
 from ...domain import (
-    Budget,
     Client,
     EndReason,
-    Model,
     Round,
-    RoundInvitation,
     Task,
-    Update,
     UpdateVerdict,
 )
 from ...errors import DamagedState, UnreadableBlob
@@ -40,30 +35,14 @@ from ..lifecycle import end_task, get_task_for_update
 from ..scoring import Evaluation
 from .acceptance import is_accepted, quorum
 from .aggregation import NextModel, publish_model, staged_next_model
-from .deferred_evaluation import evaluate_settled, may_be_deferred
+from .deferred_evaluation import evaluate_settled
 from .misses import count_misses
-from .payments import round_payments
-from .planning import deadlines, open_round, round_is_complete
+from .payments import round_payments, sums_of
+from .planning import deadlines, open_round
+from .round_snapshot import ReadyRound, ready_round
 from .settled_event import add_settled_event
 from .settlement_timer import Stopwatch, Timing
 from .weights import uploads_of, weighted_uploads
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadyRound:
-    """A round that is ready to settle, as it was read."""
-
-    task: Task
-    round_: Round
-    base: Model
-    clients: dict[str, Client]
-    invitations: dict[str, RoundInvitation]
-    budgets: dict[str, Budget]
-    updates: dict[str, Update]
-    # The newest entry of the task's chain: while it stays the newest one, no row of the task has changed.
-    chain: ChainPosition | None
-    # The round before; None in the first round, and if no evaluation can be deferred.
-    previous: Round | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,28 +79,30 @@ def settle_if_due(
     stop: bool = False,
     observe: Callable[[Timing], None] | None = None,
     defer_from_s: float = math.inf,
-) -> bool:
+) -> Round | None:
     """Settle or void the current round of a task if it is complete, or if `stop` is set. Blocks.
 
-    Returns whether this process has changed the round. Then `observe` is called with the duration of a settlement. An
-    evaluation that is expected to take `defer_from_s` seconds is left for later, if nothing depends on it.
+    Returns the round as it was before, if this process has changed it. Then `observe` is called with the duration of a
+    settlement. An evaluation that is expected to take `defer_from_s` seconds is left for later, if nothing depends on
+    it.
     """
     watch, evaluated = Stopwatch(clock_now), evaluator is not None
 
-    def read(tx: Transaction) -> ReadyRound | None:
-        return _read_ready_round(tx, task_id, clock_now, stop=stop, evaluated=evaluated)
+    def read() -> ReadyRound | None:
+        return ready_round(store, task_id, clock_now, stop=stop, evaluated=evaluated)
 
-    ready = store.read(read, snapshot=True)
+    ready = read()
     if ready is not None and evaluator is not None and ready.previous is not None and ready.previous.awaits_evaluation:
         # At most one model of a task waits. If it is damaged, this settlement finds that too: it is its base.
         with suppress(DamagedState):
             evaluate_settled(store, task_id, evaluator, clock_now, observe=observe)
-        watch, ready = Stopwatch(watch.now()), store.read(read, snapshot=True)
+        watch, ready = Stopwatch(watch.now()), read()
     if ready is None:
-        return False
+        return None
     audit = audit_updates(ready)
     if len(audit.accepted) < quorum(ready.task.spec, ready.round_, ready.invitations, ready.updates, audit.accepted):
-        return store.write(lambda tx: _void(tx, ready, watch.now(), stop=stop))
+        voided = store.write(lambda tx: _void(tx, ready, watch.now(), stop=stop))
+        return ready.round_ if voided else None
     with ExitStack() as staged:
         try:
             model = staged.enter_context(_next_model(store.blobs, ready, audit, keep_parameters=evaluated))
@@ -131,14 +112,17 @@ def settle_if_due(
                 raise
             reason = EndReason.STATE_DAMAGED if isinstance(error, DamagedState) else EndReason.MODEL_DIVERGED
             detail = str(error)
-            return store.write(lambda tx: _fail(tx, ready, reason, detail, watch.now()))
+            failed = store.write(lambda tx: _fail(tx, ready, reason, detail, watch.now()))
+            return ready.round_ if failed else None
         closing = _Closing(ready=ready, audit=audit, model=model, watch=watch, rules=rules, stop=stop)
         deferred = evaluated and not stop and _is_deferred(ready, defer_from_s)
         timing = _evaluate_and_close(store, closing, evaluator, deferred=deferred)
     failpoint("settle.after_commit")
-    if timing is not None and observe is not None:
+    if timing is None:
+        return None
+    if observe is not None:
         observe(timing)
-    return timing is not None
+    return ready.round_
 
 
 def _is_deferred(ready: ReadyRound, defer_from_s: float) -> bool:
@@ -196,31 +180,6 @@ def audit_updates(ready: ReadyRound) -> AuditResult:
     return AuditResult(verdicts=verdicts, accepted=accepted)
 
 
-def _read_ready_round(tx: Transaction, task_id: str, now: Micros, *, stop: bool, evaluated: bool) -> ReadyRound | None:
-    task = tx.tasks.get(task_id)
-    round_ = tx.rounds.latest(task_id)
-    if task is None or task.ended or round_ is None or round_.state is not RoundState.OPEN:
-        return None
-    if not stop and not round_is_complete(tx.rounds, round_, now):
-        return None
-    base = tx.tasks.model(task_id, round_.base_version)
-    if base is None:
-        raise DamagedState(f"model version {round_.base_version} of task {task_id} is missing from table models")
-    number = round_.round_number
-    deferrable = evaluated and number > 1 and may_be_deferred(task.spec)
-    return ReadyRound(
-        task=task,
-        round_=round_,
-        base=base,
-        clients={client.client_id: client for client in tx.clients.of_task(task_id)},
-        invitations=tx.rounds.invitations(task_id, number),
-        budgets=tx.rounds.budgets(task_id, number),
-        updates=tx.rounds.updates(task_id, number),
-        chain=tx.chain.head(task_id),
-        previous=tx.rounds.get(task_id, number - 1) if deferrable else None,
-    )
-
-
 def _next_model(
     blobs: Blobs, ready: ReadyRound, audit: AuditResult, *, keep_parameters: bool
 ) -> AbstractContextManager[NextModel]:
@@ -264,6 +223,7 @@ def _close(tx: Transaction, closing: _Closing, evaluation: Evaluation | None, *,
         accuracy=evaluation.reported.accuracy if evaluation else None,
         loss=evaluation.reported.loss if evaluation else None,
         settled_at=now,
+        sums=sums_of(payments, ready.invitations, ready.updates),
         evaluation_deferred=deferred,
     )
     verdicts = {
@@ -376,6 +336,9 @@ def _unchanged(tx: Transaction, ready: ReadyRound) -> tuple[Task, Round | None]:
     Every change of a budget, an update or a round has an entry in the chain of the task. A chain with the same head
     therefore says that they are the same. Otherwise, for example if a client has left, they are compared.
     """
+    # The only writer of a store needs no lock.
+    if tx.is_only_writer and ready.chain is not None and tx.chain.present(ready.task.task_id) == ready.chain:
+        return ready.task, ready.round_
     task = get_task_for_update(tx, ready.task.task_id)
     if ready.chain is not None and tx.chain.present(task.task_id) == ready.chain and not task.ended:
         return task, ready.round_

@@ -74,7 +74,7 @@ def declare_budgets(
     tx: Transaction, task_id: str, round_number: int, answers: Sequence[BudgetAnswer]
 ) -> list[BudgetReceipt | Exception]:
     """Record answers to an announcement. A repeat gets its first receipt, also after the round has closed."""
-    snapshot = take_snapshot(tx, get_task_for_update(tx, task_id), round_number)
+    snapshot = take_snapshot(tx, task_id, round_number)
     batch = BudgetBatch(tx, snapshot, answers)
     outcomes = _each(answers, batch.receipt, RequestRefused)
     batch.record()
@@ -94,7 +94,7 @@ def accept_updates(
     tx: Transaction, task_id: str, round_number: int, deliveries: Sequence[StagedDelivery]
 ) -> list[UpdateReceipt | Exception]:
     """Record staged uploads and publish their bytes in one transaction. A refused upload does not affect the others."""
-    snapshot = take_snapshot(tx, get_task_for_update(tx, task_id), round_number)
+    snapshot = take_snapshot(tx, task_id, round_number)
     batch = UploadBatch(tx, snapshot, deliveries)
     outcomes = _each(
         deliveries, lambda delivery: batch.known_receipt(delivery) or batch.accept(delivery), CoordinatorError, OSError
@@ -165,11 +165,11 @@ class _Batch:
             raise RequestRefused(ErrorCode.NOT_INVITED, f"standing in this round: {standing}")
 
     def _wake_when_complete(self, now: Micros) -> None:
-        """Announce the change only if the round is now ready to settle. No waiting request needs to know of less."""
+        """Wake the scheduler if the round is now ready to settle. No waiting request needs to know of it."""
         round_ = self._open_round()
         answers = self._snapshot if self._snapshot.is_whole else self._tx.rounds
         if round_is_complete(answers, round_, now):
-            self._tx.touch(round_.task_id)
+            self._tx.mark_due(round_.task_id)
 
 
 class BudgetBatch(_Batch):

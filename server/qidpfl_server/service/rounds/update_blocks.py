@@ -7,6 +7,7 @@ computed by the same operations in the same order as by `weighted_mean` on whole
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -20,7 +21,8 @@ from qidpfl_shared.core.noise_audit import RoundMoments
 from qidpfl_shared.protocol.task_spec import TaskSpec
 from qidpfl_shared.protocol.wire import BYTES_PER_PARAMETER
 
-from ...store.blobs import BlobReader, Blobs
+from ...store.blob_reader import BlobReader
+from ...store.blobs import Blobs
 from .weights import WeightedUpload
 
 # Coordinates of a block: small enough for the processor's cache, large enough for threads to pay.
@@ -30,6 +32,8 @@ _SMALLEST_BLOCK = 1 << 12
 _ROW_BYTES = 16 << 20
 # Rows of a block that are read ahead.
 _AHEAD = 4
+# A round with more updates opens the files of its updates for each block.
+_OPEN_FILES = 64
 
 
 class UpdateMoments:
@@ -75,7 +79,23 @@ def mean_blocks(
     """
     if not parts:
         raise ImpossibleArgument("updates", (), "must hold at least one update")
-    readers = [blobs.reader(part.digest, BYTES_PER_PARAMETER * spec.dimension) for part in parts]
+    with ExitStack() as files:
+        readers = [
+            files.enter_context(
+                blobs.reader(part.digest, BYTES_PER_PARAMETER * spec.dimension, keep_open=len(parts) <= _OPEN_FILES)
+            )
+            for part in parts
+        ]
+        yield from _mean_blocks(readers, spec, parts, threads, moments)
+
+
+def _mean_blocks(
+    readers: Sequence[BlobReader],
+    spec: TaskSpec,
+    parts: Sequence[WeightedUpload],
+    threads: Executor | None,
+    moments: UpdateMoments | None,
+) -> Iterator[MeanBlock]:
     trims = spec.aggregation.rule is AggregationRule.TRIMMED_MEAN
     length = block_length(len(parts) if trims or moments is not None else _AHEAD, spec.dimension)
     for start in range(0, spec.dimension, length):
@@ -97,7 +117,7 @@ def _rows(
     readers: Sequence[BlobReader], parts: Sequence[WeightedUpload], count: int, threads: Executor | None
 ) -> Iterator[Vector]:
     """The next coordinates of each update within its norm bound, in the order of the updates."""
-    if threads is None or count < _SMALLEST_BLOCK:
+    if threads is None or count < _SMALLEST_BLOCK or not any(reader.is_slow for reader in readers):
         yield from (_clipped_row(reader, part, count) for reader, part in zip(readers, parts, strict=True))
         return
     for first in range(0, len(parts), _AHEAD):

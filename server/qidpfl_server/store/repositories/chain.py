@@ -10,15 +10,19 @@ from qidpfl_shared.protocol.signatures import ChainHead, ChainPosition, MessageS
 
 from ...errors import CoordinatorError
 from ..guarded import Fact, Mark, facts_of
+from ..prepared import Prepared
 from ..schema import chain, chain_heads, signing_keys
 
-_HEAD = select(chain_heads.c.sequence, chain_heads.c.head).where(chain_heads.c.task_id == bindparam("task_id"))
-_HEAD_FOR_UPDATE = _HEAD.with_for_update()
-_INSERT = insert(chain)
-_PUT_HEAD = text(
-    "INSERT INTO chain_heads (task_id, sequence, head, key_id, signature)"
-    " VALUES (:task_id, :sequence, :head, :key_id, :signature) ON CONFLICT (task_id) DO UPDATE"
-    " SET sequence = excluded.sequence, head = excluded.head, key_id = excluded.key_id, signature = excluded.signature"
+_ONE = select(chain_heads.c.sequence, chain_heads.c.head).where(chain_heads.c.task_id == bindparam("task_id"))
+_HEAD, _HEAD_FOR_UPDATE = Prepared(_ONE), Prepared(_ONE.with_for_update())
+_INSERT = Prepared(insert(chain))
+_PUT_HEAD = Prepared(
+    text(
+        "INSERT INTO chain_heads (task_id, sequence, head, key_id, signature)"
+        " VALUES (:task_id, :sequence, :head, :key_id, :signature) ON CONFLICT (task_id) DO UPDATE"
+        " SET sequence = excluded.sequence, head = excluded.head, key_id = excluded.key_id,"
+        " signature = excluded.signature"
+    )
 )
 _FOUND = select(chain.c.subject, chain.c.kind, chain.c.sequence, chain.c.head).where(
     chain.c.task_id == bindparam("task_id"), chain.c.subject.in_(bindparam("subjects", expanding=True))
@@ -31,8 +35,10 @@ Head = tuple[int, str]
 class ChainRows:
     """The chains inside one transaction. The repositories mark what they write; `flush` appends the entries."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, known: dict[str, Head] | None = None) -> None:
         self._connection = connection
+        # Heads that the writer of the store remembers. They are those of the rows.
+        self._known = {} if known is None else known
         self._marks: dict[Mark, Mapping[str, Any] | None] = {}
         # The heads of the chains that this transaction has extended or locked.
         self._heads: dict[str, Head] = {}
@@ -46,8 +52,13 @@ class ChainRows:
 
     def forget(self, task_id: str) -> None:
         """Drop what this transaction knows of a chain that it has deleted."""
-        self._marks = {mark: row for mark, row in self._marks.items() if task_id not in mark}
+        self._marks = {
+            mark: row
+            for mark, row in self._marks.items()
+            if task_id not in mark and (row is None or row["task_id"] != task_id)
+        }
         self._heads.pop(task_id, None)
+        self._known.pop(task_id, None)
         self._extended.discard(task_id)
         self._appended = {}
 
@@ -60,6 +71,11 @@ class ChainRows:
             self._appended = {}
 
         return restore
+
+    @property
+    def heads(self) -> Mapping[str, Head]:
+        """The heads of the chains that this transaction has extended or locked."""
+        return self._heads
 
     def flush(self, *, kind: str | None = None) -> None:
         """Append an entry for every marked row. `kind` replaces the usual kind of the entries."""
@@ -84,7 +100,7 @@ class ChainRows:
             for entry in extended(head, sequence, facts)
         ]
         if rows:
-            self._connection.execute(_INSERT, rows)
+            _INSERT.run(self._connection, rows)
             for row in rows:
                 self._appended[task_id, row["subject"]] = row["sequence"], row["head"]
             self._heads[task_id] = rows[-1]["sequence"], rows[-1]["head"]
@@ -112,8 +128,8 @@ class ChainRows:
         if key is not None:
             position = ChainPosition.model_construct(task_id=task_id, sequence=sequence, head=head)
             signature = key.signed(ChainHead.model_construct(chain=position)).signature
-        self._connection.execute(
-            _PUT_HEAD,
+        _PUT_HEAD.run(
+            self._connection,
             {
                 "task_id": task_id,
                 "sequence": sequence,
@@ -131,7 +147,7 @@ class ChainRows:
 
     def head(self, task_id: str) -> ChainPosition | None:
         """The newest position of a chain; None if there is no chain."""
-        row = self._connection.execute(_HEAD, {"task_id": task_id}).one_or_none()
+        row = _HEAD.run(self._connection, {"task_id": task_id}).one_or_none()
         return None if row is None else ChainPosition(task_id=task_id, sequence=row.sequence, head=row.head)
 
     def signed_head(self, task_id: str) -> ChainHead | None:
@@ -186,11 +202,13 @@ class ChainRows:
 
     def lock(self, task_id: str) -> Head:
         """The head of a chain, locked until the end of the transaction."""
+        if task_id in self._known and task_id not in self._heads:
+            self._heads[task_id] = self._known[task_id]
         if task_id not in self._heads:
             if task_id == STORE_CHAIN and self._connection.dialect.name == "postgresql":
                 # The first row of this chain may not exist yet, so that it cannot be locked.
                 self._connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('qidpfl.chain'))"))
-            row = self._connection.execute(_HEAD_FOR_UPDATE, {"task_id": task_id}).one_or_none()
+            row = _HEAD_FOR_UPDATE.run(self._connection, {"task_id": task_id}).one_or_none()
             self._heads[task_id] = self._longest(task_id) if row is None else (row.sequence, row.head)
         return self._heads[task_id]
 

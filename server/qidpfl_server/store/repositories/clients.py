@@ -9,11 +9,16 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
 from ...clock import Micros
 from ...domain import Client, ClientState
 from ..guarded import UNGUARDED
+from ..prepared import Prepared
 from ..schema import clients
 from ..validation import rows_of
 from .chain import ChainRows
 
 # Built once: building a statement costs several times as much as running it.
+_OF_TASK = Prepared(select(clients).where(clients.c.task_id == bindparam("task_id")).order_by(clients.c.ordinal))
+_REFUSED = Prepared(
+    select(clients.c.client_id).where(clients.c.task_id == bindparam("task_id"), clients.c.state == ClientState.REFUSED)
+)
 _SOME = select(clients).where(clients.c.client_id.in_(bindparam("client_ids", expanding=True)))
 
 
@@ -52,16 +57,14 @@ class ClientRows:
 
     def of_task(self, task_id: str) -> list[Client]:
         """All clients in the order of their ordinals."""
-        query = select(clients).where(clients.c.task_id == task_id).order_by(clients.c.ordinal)
-        return [_client(row) for row in self._connection.execute(query)]
+        return [_client(row) for row in _OF_TASK.run(self._connection, {"task_id": task_id})]
 
     def in_state(self, task_id: str, *states: ClientState) -> list[Client]:
         return [client for client in self.of_task(task_id) if client.state in states]
 
     def refused(self, task_id: str) -> frozenset[str]:
         """The ids of the clients that the selection has refused."""
-        where = (clients.c.task_id == task_id, clients.c.state == ClientState.REFUSED)
-        return frozenset(self._connection.execute(select(clients.c.client_id).where(*where)).scalars())
+        return frozenset(_REFUSED.run(self._connection, {"task_id": task_id}).scalars())
 
     def count(self, task_id: str) -> int:
         query = select(func.count()).select_from(clients).where(clients.c.task_id == task_id)

@@ -10,11 +10,12 @@ from qidpfl_shared.protocol.fields import FieldValue
 from qidpfl_shared.protocol.messages import Event
 
 from ...clock import Micros, as_datetime
+from ..prepared import Prepared
 from ..schema import events
 from ..validation import rows_of
 from .chain import ChainRows
 
-_INSERT = insert(events)
+_INSERT = Prepared(insert(events).returning(events))
 
 
 class EventRows:
@@ -41,9 +42,8 @@ class EventRows:
             "detail": detail,
             "fields": None if fields is None else json.dumps(fields, separators=(",", ":"), sort_keys=True),
         }
-        added = self._connection.execute(_INSERT, row)
-        assert added.inserted_primary_key is not None
-        self._chain.mark("event", added.inserted_primary_key[0])
+        added = _INSERT.run(self._connection, row).one_or_none()
+        self._chain.mark("event", added.id, row=added._asdict())
 
     def after(self, task_id: str, event_id: int, *, limit: int = 500) -> list[Event]:
         query = (

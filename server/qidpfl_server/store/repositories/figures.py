@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, and_, func, select
+from sqlalchemy import Connection, Table, TextClause, and_, bindparam, func, select, text
 
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState
 
+from ...domain import RoundSums
 from ..schema import budgets, clients, invitations, payments, rounds, updates
-from ..settled import NO_SUMS, RoundSums, SettledSums
+from ..settled import NO_SUMS, SettledSums
 from .round_statements import DELIVERED_BUDGETS
 
 # What a client did in a round and what it got.
@@ -18,12 +19,38 @@ _ANSWER = (
     rounds.c.state.label("round_state"),
     invitations.c.standing,
     budgets.c.state.label("answer"),
-    budgets.c.rho,
     updates.c.accepted,
     updates.c.voided_at,
     updates.c.received_at,
+    budgets.c.rho,
     payments.c.amount_micro,
     payments.c.escrow_micro,
+)
+
+
+def _of_some_clients(columns: str, *tables: str, end: str) -> TextClause:
+    """The rows of some clients in some rounds, each found by its whole key.
+
+    SQLite would read all rows of the task instead. It keeps the order of a CROSS JOIN.
+    """
+    joined = "".join(f" CROSS JOIN {table}" for table in tables)
+    keys = "".join(
+        f" AND {table}.task_id = r.task_id AND {table}.round_number = r.round_number"
+        f" AND {table}.client_id = c.client_id"
+        for table in tables
+    )
+    query = (
+        f"SELECT {columns} FROM rounds r CROSS JOIN clients c{joined} WHERE r.task_id = :task_id"
+        f" AND r.round_number > :after AND r.round_number <= :last AND c.client_id IN :client_ids{keys} {end}"
+    )
+    return text(query).bindparams(bindparam("client_ids", expanding=True))
+
+
+_EARNED = _of_some_clients(
+    "c.client_id, SUM(payments.amount_micro), SUM(payments.escrow_micro)", "payments", end="GROUP BY c.client_id"
+)
+_RELEASED = _of_some_clients(
+    "r.round_number, c.client_id, budgets.rho", "budgets", "updates", end="ORDER BY r.round_number"
 )
 
 
@@ -102,14 +129,19 @@ class FigureRows:
         )
         return self._connection.execute(query).all()
 
-    def earned(self, task_id: str, client_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """(paid, escrow) of clients over all rounds, in micro-units."""
-        query = (
-            select(payments.c.client_id, func.sum(payments.c.amount_micro), func.sum(payments.c.escrow_micro))
-            .where(payments.c.task_id == task_id, payments.c.client_id.in_(client_ids))
-            .group_by(payments.c.client_id)
-        )
-        return {client_id: (int(paid), int(escrow)) for client_id, paid, escrow in self._connection.execute(query)}
+    def earned(self, task_id: str, client_ids: Sequence[str], *, after: int, last: int) -> dict[str, tuple[int, int]]:
+        """(paid, escrow) of clients in the rounds after `after` up to `last`, in micro-units."""
+        where = {"task_id": task_id, "client_ids": list(client_ids), "after": after, "last": last}
+        return {
+            client_id: (int(paid), int(escrow)) for client_id, paid, escrow in self._connection.execute(_EARNED, where)
+        }
+
+    def released(
+        self, task_id: str, client_ids: Sequence[str], *, after: int, last: int
+    ) -> Sequence[tuple[int, str, float]]:
+        """(round, client, rho) of each update of clients in the rounds after `after` up to `last`, by round."""
+        where = {"task_id": task_id, "client_ids": list(client_ids), "after": after, "last": last}
+        return [(number, client_id, rho) for number, client_id, rho in self._connection.execute(_RELEASED, where)]
 
     def spent_rho(self, task_id: str, *, after_round: int, up_to_round: int) -> float:
         """The declared budgets of all updates of these rounds together."""

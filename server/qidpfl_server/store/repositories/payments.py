@@ -7,16 +7,23 @@ from sqlalchemy import Connection, Row, bindparam, func, insert, select
 
 from ...clock import Micros
 from ...domain import EscrowSettlement, Payment, Round
-from ..schema import escrow_settlements, payments
+from ..prepared import Prepared
+from ..schema import escrow_settlements, payments, rounds
 from ..validation import rows_of
 from .chain import ChainRows
 from .round_statements import OF_ROUND
 
-_INSERT = insert(payments)
-_TOTALS = (
-    select(payments.c.round_number, func.sum(payments.c.amount_micro + payments.c.escrow_micro))
-    .where(payments.c.task_id == bindparam("task_id"), payments.c.round_number > bindparam("after_round"))
-    .group_by(payments.c.round_number)
+_INSERT = Prepared(insert(payments))
+# Rounds that were settled by an earlier version have no sums of their own.
+_SUM = (
+    select(func.sum(payments.c.amount_micro + payments.c.escrow_micro))
+    .where(payments.c.task_id == rounds.c.task_id, payments.c.round_number == rounds.c.round_number)
+    .scalar_subquery()
+)
+_TOTALS = Prepared(
+    select(rounds.c.round_number, func.coalesce(rounds.c.paid_micro + rounds.c.escrow_micro, _SUM)).where(
+        rounds.c.task_id == bindparam("task_id"), rounds.c.round_number > bindparam("after_round")
+    )
 )
 
 
@@ -38,18 +45,18 @@ class PaymentRows:
             for client_id, payment in due.items()
         ]
         if rows:
-            self._connection.execute(_INSERT, rows)
+            _INSERT.run(self._connection, rows)
             self._chain.mark("round", known.task_id, known.round_number)
 
     def totals_micro(self, task_id: str, *, after_round: int) -> dict[int, int]:
         """What each later round has cost: payments and escrow, by round."""
-        rows = self._connection.execute(_TOTALS, {"task_id": task_id, "after_round": after_round})
-        return {number: int(amount) for number, amount in rows}
+        rows = _TOTALS.run(self._connection, {"task_id": task_id, "after_round": after_round})
+        return {number: int(amount) for number, amount in rows if amount}
 
     def of_round(self, task_id: str, round_number: int) -> dict[str, Payment]:
         """The payments of a round, by client."""
         key = {"task_id": task_id, "round_number": round_number}
-        return {row.client_id: read_payment(row) for row in self._connection.execute(OF_ROUND[payments], key)}
+        return {row.client_id: read_payment(row) for row in OF_ROUND[payments].run(self._connection, key)}
 
     def total_micro(self, task_id: str) -> int:
         """What the rounds of a task have cost: payments and escrow."""

@@ -1,22 +1,17 @@
 """Rounds, and the tables with one row per round and client: invitations, budgets, updates, payments."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    Row,
-    Table,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Row, Table, select, update
 
 from qidpfl_shared.core.noise_audit import NoiseVerdict
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.messages import RoundState
 
 from ...clock import Micros
-from ...domain import Budget, BudgetState, Payment, Round, RoundInvitation, Update, UpdateVerdict
+from ...domain import Budget, BudgetState, Payment, Round, RoundInvitation, RoundSums, Update, UpdateVerdict
 from ..schema import budgets, invitations, payments, rounds, updates
 from ..validation import rows_of
 from . import round_statements as statements
@@ -46,16 +41,16 @@ class RoundRows:
             "deliver_by": new.deliver_by,
             "opened_at": new.opened_at,
         }
-        self._connection.execute(statements.INSERT[rounds], row)
+        statements.INSERT[rounds].run(self._connection, row)
         self._mark(new)
 
     def get(self, task_id: str, round_number: int) -> Round | None:
         key = {"task_id": task_id, "round_number": round_number}
-        row = self._connection.execute(statements.ROUND, key).one_or_none()
+        row = statements.ROUND.run(self._connection, key).one_or_none()
         return None if row is None else _round(row)
 
     def latest(self, task_id: str) -> Round | None:
-        row = self._connection.execute(statements.LATEST, {"task_id": task_id}).one_or_none()
+        row = statements.LATEST.run(self._connection, {"task_id": task_id}).one_or_none()
         return None if row is None else _round(row)
 
     def of_task(self, task_id: str) -> list[Round]:
@@ -77,6 +72,7 @@ class RoundRows:
         accuracy: float | None,
         loss: float | None,
         settled_at: Micros,
+        sums: RoundSums,
         evaluation_deferred: bool = False,
     ) -> bool:
         """Settle a round. Like all changes of a round: False if its state or attempt are no longer those known."""
@@ -90,7 +86,8 @@ class RoundRows:
                 "loss": loss,
                 "settled_at": settled_at,
                 "evaluation_deferred": True if evaluation_deferred else None,
-            },
+            }
+            | asdict(sums),
         )
 
     def set_scores(
@@ -112,10 +109,10 @@ class RoundRows:
 
     def awaiting_evaluation(self, task_id: str | None = None) -> list[Round]:
         """The settled rounds, of all tasks or of one, whose models have yet to be evaluated."""
-        query = statements.AWAITING_EVALUATION
-        if task_id is not None:
-            query = query.where(rounds.c.task_id == task_id)
-        return [_round(row) for row in self._connection.execute(query)]
+        if task_id is None:
+            return [_round(row) for row in self._connection.execute(statements.AWAITING_EVALUATION)]
+        found = statements.TASK_AWAITS_EVALUATION.run(self._connection, {"task_id": task_id})
+        return [_round(row) for row in found]
 
     def set_timing(self, known: Round, *, settlement_s: float | None, evaluation_s: float | None) -> bool:
         """Store how long the settlement and the evaluation of a round took."""
@@ -137,13 +134,13 @@ class RoundRows:
         self._chain.mark("round", known.task_id, known.round_number)
 
     def _change(self, known: Round, values: Mapping[str, object]) -> bool:
-        where = (
-            rounds.c.task_id == known.task_id,
-            rounds.c.round_number == known.round_number,
-            rounds.c.state == known.state,
-            rounds.c.attempt == known.attempt,
-        )
-        changed = self._connection.execute(update(rounds).where(*where).values(values)).rowcount == 1
+        key = {
+            "of_task": known.task_id,
+            "of_round": known.round_number,
+            "of_state": known.state,
+            "of_attempt": known.attempt,
+        }
+        changed = statements.CHANGE.run(self._connection, {**key, **values}).rowcount == 1
         if changed:
             self._mark(known)
         return changed
@@ -159,7 +156,7 @@ class RoundRows:
             for invitation in standings
         ]
         if rows:
-            self._connection.execute(statements.INSERT[invitations], rows)
+            statements.INSERT[invitations].run(self._connection, rows)
             self._mark(known)
 
     def invitations(
@@ -173,12 +170,12 @@ class RoundRows:
         key = {"task_id": known.task_id, "round_number": known.round_number}
         if silent:
             key["attempt"] = known.attempt
-        return self._connection.execute(statements.AWAITED[silent], key).scalar() is not None
+        return statements.AWAITED[silent].run(self._connection, key).scalar() is not None
 
     def has_declines(self, known: Round) -> bool:
         """Whether a client that is still here has declined without a declaration, so that it may answer again."""
         key = {"task_id": known.task_id, "round_number": known.round_number}
-        return self._connection.execute(statements.DECLINED, key).scalar() is not None
+        return statements.DECLINED.run(self._connection, key).scalar() is not None
 
     def put_budget(self, known: Round, *answers: Budget) -> None:
         """Insert or replace the answers of clients."""
@@ -194,7 +191,7 @@ class RoundRows:
             for answer in answers
         ]
         if rows:
-            self._connection.execute(statements.PUT_BUDGET, rows)
+            statements.PUT_BUDGET.run(self._connection, rows)
         for row in rows:
             self._chain.mark("budget", known.task_id, known.round_number, row["client_id"], row=row)
 
@@ -218,7 +215,7 @@ class RoundRows:
             for update in new
         ]
         if rows:
-            self._connection.execute(statements.INSERT[updates], rows)
+            statements.INSERT[updates].run(self._connection, rows)
         for row in rows:
             self._chain.mark("update", known.task_id, known.round_number, row["client_id"], row=row)
 
@@ -232,21 +229,24 @@ class RoundRows:
 
     def update_count(self, task_id: str, round_number: int) -> int:
         key = {"task_id": task_id, "round_number": round_number}
-        return int(self._connection.execute(statements.UPDATE_COUNT, key).scalar_one())
+        return int(statements.UPDATE_COUNT.run(self._connection, key).scalar())
 
     def range(self, task_id: str, first: int, last: int) -> list[Round]:
         """The rounds from number `first` to number `last`."""
         key = {"task_id": task_id, "first": first, "last": last}
-        return [_round(row) for row in self._connection.execute(statements.RANGE, key)]
+        return [_round(row) for row in statements.RANGE.run(self._connection, key)]
 
     def answer_times(self, task_id: str, first: int, last: int) -> list[tuple[int, Micros, Micros]]:
         """(round, declared at, delivered at) of each update of these rounds."""
         key = {"task_id": task_id, "first": first, "last": last}
-        rows = self._connection.execute(statements.ANSWER_TIMES, key)
+        rows = statements.ANSWER_TIMES.run(self._connection, key)
         return [(number, declared_at, delivered_at) for number, declared_at, delivered_at in rows]
 
     def known_digests(self, task_id: str, digests: Collection[str]) -> set[str]:
         """Those of the digests that belong to an update of the task."""
+        if len(digests) == 1:
+            (digest,) = digests
+            return set(statements.KNOWN_DIGEST.run(self._connection, {"task_id": task_id, "digest": digest}).scalars())
         where = {"task_id": task_id, "digests": list(digests)}
         return set(self._connection.execute(statements.KNOWN_DIGESTS, where).scalars())
 
@@ -264,7 +264,7 @@ class RoundRows:
             for client_id, one in verdicts.items()
         ]
         if rows:
-            self._connection.execute(statements.SET_VERDICT, rows)
+            statements.SET_VERDICT.run(self._connection, rows)
             self._mark(known)
 
     def void_update(self, known: Round, client_id: str, at: Micros) -> bool:
@@ -277,17 +277,9 @@ class RoundRows:
 
     def alignments(self, task_id: str, *, first_rounds: int) -> dict[str, list[float]]:
         """The alignment scores of each client in the first rounds, in the order of the rounds."""
-        query = (
-            select(updates.c.client_id, updates.c.alignment)
-            .where(
-                updates.c.task_id == task_id,
-                updates.c.round_number <= first_rounds,
-                updates.c.alignment.is_not(None),
-            )
-            .order_by(updates.c.round_number)
-        )
+        key = {"task_id": task_id, "first_rounds": first_rounds}
         scores: dict[str, list[float]] = {}
-        for client_id, score in self._connection.execute(query):
+        for client_id, score in statements.ALIGNMENTS.run(self._connection, key):
             scores.setdefault(client_id, []).append(score)
         return scores
 
@@ -308,10 +300,11 @@ class RoundRows:
     ) -> list[tuple[int, str, float]]:
         """(round, client, rho) of each update of these clients, in the order of the rounds."""
         where: dict[str, Any] = {"task_id": task_id, "after_round": after_round}
+        rows: Iterable[Any]
         if len(client_ids) <= _MAX_NAMED:
             rows = self._connection.execute(statements.SPENT_BY_SOME, where | {"client_ids": list(client_ids)})
         else:
-            rows = self._connection.execute(statements.SPENT, where)
+            rows = statements.SPENT.run(self._connection, where)
         return [(number, client_id, rho) for number, client_id, rho in rows if client_id in client_ids]
 
     def _of_round(
@@ -319,7 +312,7 @@ class RoundRows:
     ) -> Sequence[Row[Any]]:
         key: dict[str, Any] = {"task_id": task_id, "round_number": round_number}
         if among is None:
-            return self._connection.execute(statements.OF_ROUND[table], key).all()
+            return statements.OF_ROUND[table].run(self._connection, key).all()
         return self._connection.execute(statements.OF_CLIENTS[table], key | {"client_ids": list(among)}).all()
 
     def _of_client(self, table: Table, task_id: str, client_id: str) -> Sequence[Row[Any]]:
@@ -358,6 +351,11 @@ def _round(row: Row[Any]) -> Round:
         evaluation_s=row.evaluation_s,
         evaluation_deferred=bool(row.evaluation_deferred),
         evaluated_at=row.evaluated_at,
+        sums=None
+        if row.paid_micro is None
+        else RoundSums(
+            paid_micro=row.paid_micro, escrow_micro=row.escrow_micro, invited=row.invited, updates=row.updates
+        ),
     )
 
 

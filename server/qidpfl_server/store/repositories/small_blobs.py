@@ -4,14 +4,17 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, bindparam, delete, select, text
 
+from ..prepared import Prepared
 from ..schema import small_blobs
 
 # A blob that is written again gets a new number, so that a sweep that has seen the old one does not delete it.
-_PUT = text(
-    "INSERT INTO small_blobs (digest, writes, data) VALUES (:digest, 1, :data)"
-    " ON CONFLICT (digest) DO UPDATE SET writes = small_blobs.writes + 1, data = excluded.data"
+_PUT = Prepared(
+    text(
+        "INSERT INTO small_blobs (digest, writes, data) VALUES (:digest, 1, :data)"
+        " ON CONFLICT (digest) DO UPDATE SET writes = small_blobs.writes + 1, data = excluded.data"
+    )
 )
-_GET = select(small_blobs.c.data).where(small_blobs.c.digest == bindparam("digest"))
+_GET = Prepared(select(small_blobs.c.data).where(small_blobs.c.digest == bindparam("digest")))
 _HAS = select(small_blobs.c.writes).where(small_blobs.c.digest == bindparam("digest"))
 _REMOVE = delete(small_blobs).where(
     small_blobs.c.digest == bindparam("of_digest"), small_blobs.c.writes == bindparam("of_writes")
@@ -24,11 +27,11 @@ class SmallBlobRows:
 
     def put(self, digest: str, data: bytes) -> None:
         """Store the bytes of a digest."""
-        self._connection.execute(_PUT, {"digest": digest, "data": data})
+        _PUT.run(self._connection, {"digest": digest, "data": data})
 
     def get(self, digest: str) -> object | None:
         """The bytes as they are stored, unchecked; None if there are none."""
-        stored: object | None = self._connection.execute(_GET, {"digest": digest}).scalar()
+        stored: object | None = _GET.run(self._connection, {"digest": digest}).scalar()
         return stored
 
     def has(self, digest: str) -> bool:

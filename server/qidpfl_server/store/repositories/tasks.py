@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, func, insert, or_, select, update
 
 from qidpfl_shared.protocol.messages import TaskState
 from qidpfl_shared.protocol.task_spec import TaskSpec
@@ -12,17 +12,20 @@ from qidpfl_shared.protocol.task_spec import TaskSpec
 from ...clock import Micros
 from ...domain import EnrolmentCode, Model, Task
 from ...errors import DamagedState
+from ..prepared import Prepared
 from ..schema import enrolment_codes, models, tasks
 from ..validation import rows_of
 from .chain import ChainRows
 
 # Built once: building a statement costs several times as much as running it.
-_TASK = select(tasks).where(tasks.c.task_id == bindparam("task_id"))
-_TASK_FOR_UPDATE = _TASK.with_for_update()
-_LIVING = tasks.c.state.in_((TaskState.ENROLLING, TaskState.TRAINING))
-_LIVE = select(tasks).where(_LIVING).order_by(tasks.c.task_id)
-_MODEL = select(models).where(models.c.task_id == bindparam("task_id"), models.c.version == bindparam("version"))
-_INSERT_MODEL = insert(models)
+_ONE = select(tasks).where(tasks.c.task_id == bindparam("task_id"))
+_TASK, _TASK_FOR_UPDATE = Prepared(_ONE), Prepared(_ONE.with_for_update())
+_LIVING = or_(tasks.c.state == TaskState.ENROLLING, tasks.c.state == TaskState.TRAINING)
+_LIVE = Prepared(select(tasks).where(_LIVING).order_by(tasks.c.task_id))
+_MODEL = Prepared(
+    select(models).where(models.c.task_id == bindparam("task_id"), models.c.version == bindparam("version"))
+)
+_INSERT_MODEL = Prepared(insert(models))
 
 
 class TaskRows:
@@ -54,7 +57,8 @@ class TaskRows:
         return self._one(_TASK_FOR_UPDATE, {"task_id": task_id})
 
     def by_name(self, name: str) -> Task | None:
-        return self._one(select(tasks).where(tasks.c.name == name))
+        row = self._connection.execute(select(tasks).where(tasks.c.name == name)).one_or_none()
+        return None if row is None else _task(row)
 
     def all(self) -> list[Task]:
         rows = self._connection.execute(select(tasks).order_by(tasks.c.opened_at, tasks.c.task_id))
@@ -65,7 +69,7 @@ class TaskRows:
 
     def live(self) -> list[Task]:
         """The tasks that have not ended."""
-        return [_task(row) for row in self._connection.execute(_LIVE)]
+        return [_task(row) for row in _LIVE.run(self._connection, {})]
 
     def live_ids(self) -> list[str]:
         """The ids of the tasks that have not ended; works even if other columns are damaged."""
@@ -146,8 +150,8 @@ class TaskRows:
             "momentum_digest": model.momentum_digest,
             "published_at": at,
         }
-        self._connection.execute(_INSERT_MODEL, row)
-        self._chain.mark("model", task_id, model.version)
+        _INSERT_MODEL.run(self._connection, row)
+        self._chain.mark("model", task_id, model.version, row=row)
 
     def replace_model(self, task_id: str, model: Model, at: Micros) -> None:
         """Replace a model version that no round has started from."""
@@ -157,15 +161,15 @@ class TaskRows:
         self._chain.mark("model", task_id, model.version)
 
     def model(self, task_id: str, version: int) -> Model | None:
-        row = self._connection.execute(_MODEL, {"task_id": task_id, "version": version}).one_or_none()
+        row = _MODEL.run(self._connection, {"task_id": task_id, "version": version}).one_or_none()
         return None if row is None else _model(row)
 
     def models(self, task_id: str) -> list[Model]:
         query = select(models).where(models.c.task_id == task_id).order_by(models.c.version)
         return [_model(row) for row in self._connection.execute(query)]
 
-    def _one(self, query: Select[Any], parameters: Mapping[str, str] | None = None) -> Task | None:
-        row = self._connection.execute(query, parameters or {}).one_or_none()
+    def _one(self, statement: Prepared, parameters: Mapping[str, str]) -> Task | None:
+        row = statement.run(self._connection, parameters).one_or_none()
         return None if row is None else _task(row)
 
     def _change(self, task_id: str, before: TaskState, values: Mapping[str, object]) -> bool:

@@ -21,23 +21,31 @@ class RunningAccount:
 
     def __init__(self, releases: Iterable[Release] = ()) -> None:
         self._proven, self._unproven = _ExactSum(), _ExactSum()
+        # The account of the present sums and these limits: a client needs it several times in a round.
+        self._account: PrivacyAccount | None = None
         for release in releases:
             self.add(release)
 
     def add(self, release: Release) -> None:
         """Count a release."""
+        self._account = None
         self._sum_of(release).add(release.proven_rho)
 
     def remove(self, release: Release) -> None:
         """Take out a release that was counted."""
+        self._account = None
         self._sum_of(release).add(release.proven_rho, times=-1)
 
     def account(self, *, lifetime_rho: float = math.inf, accept_unproven: bool = False) -> PrivacyAccount:
         """The account of all releases so far. It holds a few sums, not the releases: it finds no duplicates."""
+        known = self._account
+        if known is not None and (known.lifetime_rho, known.accept_unproven) == (lifetime_rho, accept_unproven):
+            return known
         sums = [_sum_release("proven", part, rho=part) for part in self._proven.parts()]
         # An unproven release declares less than it guarantees; this switches the lifetime limit off.
         sums += [_sum_release("unproven", part, rho=0.0) for part in self._unproven.parts()]
-        return PrivacyAccount(lifetime_rho=lifetime_rho, accept_unproven=accept_unproven, releases=tuple(sums))
+        self._account = PrivacyAccount(lifetime_rho=lifetime_rho, accept_unproven=accept_unproven, releases=tuple(sums))
+        return self._account
 
     def _sum_of(self, release: Release) -> "_ExactSum":
         return self._unproven if release.unproven else self._proven

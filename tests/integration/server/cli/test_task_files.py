@@ -1,11 +1,13 @@
 """Task files: `tasks init` writes one that `tasks create --file` accepts; every mistake is one line."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from support.commands import server_command
+from support.screens import on_a_terminal
 from support.server_commands import output
 
 pytestmark = pytest.mark.live
@@ -18,6 +20,30 @@ def created(state: Path, file: Path, *more: str) -> dict[str, object]:
     assert len(codes) == 3
     spec: dict[str, object] = json.loads(output("tasks", "show", task_id, "--state-dir", state))["spec"]
     return spec
+
+
+def test_init_asks_on_a_terminal_until_every_answer_is_possible(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "qidpfl_server", "tasks", "init", "mine.toml"]
+    with on_a_terminal(command, tmp_path) as screen:
+        screen.answer("the columns, with commas", "age")
+        screen.wait_for("it must be columns such as")
+        screen.answer("the columns, with commas", "age=0:100,sex=f|m")
+        screen.answer("the column of the label [label]", "outcome")
+        screen.answer("the names of the labels", "home")
+        screen.wait_for("at least two names are needed")
+        screen.answer("the names of the labels", "home, ward")
+        screen.answer("the network", "deep")
+        screen.wait_for("it must be linear")
+        screen.answer("the network", "mlp")
+        screen.answer("how many owners take part [3]", "one")
+        screen.wait_for("it must be a whole number from 2 to 1000")
+        screen.answer("how many owners take part [3]", "")
+        screen.answer("how many rounds [20]", "5")
+        assert screen.process.wait(60) == 0
+        screen.wait_for("mine.toml is written")
+    spec = created(tmp_path / "state", tmp_path / "mine.toml")
+    assert spec["workload"]["network"] == "mlp" and spec["game"]["horizon"] == 5  # type: ignore[index]
+    assert spec["data"]["label"]["names"] == ["home", "ward"]  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

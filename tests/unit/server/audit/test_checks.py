@@ -43,6 +43,10 @@ MANIPULATIONS = {
         "but the plan says",
     ),
     "no word of what is kept": (f"UPDATE rounds SET kept_micro = NULL WHERE {SECOND}", "and None kept are not the"),
+    "a sum of payments that is not theirs": (
+        f"UPDATE rounds SET paid_micro = paid_micro + 1 WHERE {SECOND}",
+        "but its rows give",
+    ),
     "all budgets of a round doubled": (f"UPDATE budgets SET rho = rho * 2 WHERE {SECOND}", "the budgets add up to"),
     "a budget beyond all bounds": (
         f"UPDATE budgets SET rho = 0.6 WHERE task_id = {OPEN}",

@@ -9,19 +9,19 @@ from qidpfl_server.ops.export import read_export
 from qidpfl_server.ops.tables import COLUMNS, TableName, last_exported_round, table_part, whole_rows
 from qidpfl_server.service.figures import round_costs, task_figures
 from qidpfl_server.service.overview import (
-    account_page,
     client_rounds,
-    closed_ledger,
     forecast,
     round_outcomes,
     round_progress,
     round_summaries,
 )
+from qidpfl_server.service.progress.accounts import account_page, closed_ledger
 from qidpfl_server.service.views import task_summary
+from qidpfl_server.store.schema import rounds
 from qidpfl_server.store.transaction import Transaction
 from qidpfl_shared.core.reward import round_cost
 from qidpfl_shared.protocol.messages import RoundState
-from qidpfl_shared.protocol.operators import AnswerState
+from qidpfl_shared.protocol.operators import AccountPage, AnswerState
 from support.use_cases import ServedClient, ServedTask, UseCases
 
 # A number that occurs nowhere else.
@@ -161,6 +161,49 @@ def test_accounts_are_the_ledgers_without_the_open_round(played: tuple[ServedTas
     silent = clients[3].ledger()
     assert page.accounts[3].spent_rho == silent.spent_rho and page.accounts[3].guarantee == "proven"
     assert [a.ordinal for a in task.cases.read(lambda tx: account_page(tx, task.task_id, 1, 1)).accounts] == [2]
+
+
+def test_rounds_of_an_earlier_version_without_sums_of_their_own_show_the_same(
+    played: tuple[ServedTask, list[ServedClient]],
+) -> None:
+    task, _ = played
+    cases = task.cases
+
+    def seen() -> list[object]:
+        return cases.write(
+            lambda tx: [
+                round_summaries(tx, task.task_id, 0, 100),
+                tx.payments.totals_micro(task.task_id, after_round=0),
+                tx.payments.totals_micro(task.task_id, after_round=1),
+            ]
+        )
+
+    before = seen()
+    cases.write(lambda tx: tx.connection.execute(rounds.update().values(paid_micro=None)))
+    assert seen() == before
+    assert before[1] == {number: task.result(number).paid_micro for number in (1, 2)}
+
+
+def test_accounts_that_are_read_again_are_those_of_a_first_read(played: tuple[ServedTask, list[ServedClient]]) -> None:
+    task, clients = played
+    cases = task.cases
+
+    def first() -> object:
+        """From a transaction that has kept nothing."""
+        return cases.write(lambda tx: account_page(tx, task.task_id, -1, 100))
+
+    def again(after: int = -1) -> AccountPage:
+        return cases.read(lambda tx: account_page(tx, task.task_id, after, 100))
+
+    assert again(after=1).accounts == again().accounts[2:]
+    assert again() == first()
+    clients[1].upload(clients[1].noise(SECRET_RHO, 3), 3)
+    clients[3].play(3)
+    assert task.settle()
+    # Two clients are read up to the new round before the others are.
+    assert again(after=1).accounts == again().accounts[2:]
+    assert again() == first()
+    assert [one.releases for one in again().accounts] == [4, 4, 3, 3]
 
 
 def test_nothing_shows_a_budget_of_the_open_round(played: tuple[ServedTask, list[ServedClient]]) -> None:

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_file_loader import LegacyEventFi
 
 from qidpfl_server.domain import Task
 from qidpfl_server.errors import CoordinatorError
-from qidpfl_server.service.overview import account_page
+from qidpfl_server.service.progress.accounts import account_page
 from qidpfl_server.settings import Settings
 from qidpfl_server.tracking import follower as follower_module
 from qidpfl_server.tracking import series as series_module

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.equilibrium import equilibrium
-from qidpfl_shared.core.forecast import AccuracyCurve, FitStatus, RangeStatus, fit_accuracy_curve, reward_range
+from qidpfl_shared.core.forecast import (
+    AccuracyCurve,
+    FitStatus,
+    RangeStatus,
+    fit_accuracy_curve,
+    fit_loss_curve,
+    reward_range,
+)
 
 CURVE = AccuracyCurve(ceiling=0.9, drop=0.5, rate=20.0)
 VALUES = [0.95, 1.0, 1.05, 1.02]
@@ -72,6 +79,22 @@ def test_a_fitted_curve_refuses_to_extrapolate() -> None:
     for total in (0.009, 0.11):
         with pytest.raises(ImpossibleArgument, match="calibrated range"):
             curve.accuracy(total=total)
+
+
+def test_the_curve_of_the_loss_falls_to_its_floor_and_refuses_to_extrapolate() -> None:
+    totals = np.geomspace(0.01, 0.1, 6)
+    fit = fit_loss_curve(totals=totals, losses=0.3 + 2.0 * np.exp(-20 * totals))
+    assert fit.status is FitStatus.FITTED and fit.curve is not None
+    assert (fit.curve.floor, fit.curve.rise, fit.curve.rate) == pytest.approx((0.3, 2.0, 20.0))
+    assert fit.curve.loss(total=0.1) == pytest.approx(0.3 + 2.0 * math.exp(-2))
+    assert fit.rmse == pytest.approx(0.0, abs=1e-8)
+    with pytest.raises(ImpossibleArgument, match="calibrated range"):
+        fit.curve.loss(total=0.2)
+
+
+def test_a_loss_that_does_not_fall_has_no_curve() -> None:
+    fit = fit_loss_curve(totals=[0.1, 0.2, 0.3, 0.4], losses=[1.0, 1.2, 1.3, 1.35])
+    assert (fit.status, fit.curve) == (FitStatus.NOT_IDENTIFIABLE, None)
 
 
 @given(st.floats(0.001, 0.3), st.floats(0.001, 0.3))

@@ -85,7 +85,7 @@ def test_a_late_round_takes_as_many_statements_and_rows_as_an_early_one(cases: U
 
 @contextmanager
 def visited_rows(cases: UseCases) -> Iterator[list[int]]:
-    """Counts the steps of SQLite's virtual machine, in hundreds: they grow with the rows that a statement visits."""
+    """Counts the steps of SQLite's virtual machine, in tens: they grow with the rows that a statement visits."""
     steps = [0]
 
     def step() -> int:
@@ -93,7 +93,7 @@ def visited_rows(cases: UseCases) -> Iterator[list[int]]:
         return 0
 
     def watch(connection: Any, *_: Any) -> None:
-        connection.connection.driver_connection.set_progress_handler(step, 100)
+        connection.connection.driver_connection.set_progress_handler(step, 10)
 
     event.listen(cases.store.engine, "begin", watch)
     try:

@@ -8,7 +8,6 @@ import pytest
 
 from qidpfl_server.errors import RequestRefused
 from qidpfl_server.service.enrolment import revoke_client
-from qidpfl_server.service.lifecycle import get_task_for_update
 from qidpfl_server.service.rounds.round_snapshot import RoundSnapshot, keep_snapshot, take_snapshot
 from qidpfl_server.service.rounds.submissions import BudgetAnswer, declare_budgets, void_update
 from qidpfl_server.store.transaction import Transaction
@@ -20,7 +19,7 @@ def kept(task: ServedTask, number: int = 1) -> RoundSnapshot:
     """The snapshot of the writer, kept for the next transaction."""
 
     def work(tx: Transaction) -> RoundSnapshot:
-        snapshot = take_snapshot(tx, get_task_for_update(tx, task.task_id), number)
+        snapshot = take_snapshot(tx, task.task_id, number)
         snapshot.read(tx, ["any"])
         keep_snapshot(tx, snapshot)
         return snapshot

@@ -234,7 +234,7 @@ def test_without_noise_the_norm_is_limited_by_the_signal_alone(cases: UseCases) 
     client.upload(vector.tobytes())
 
 
-def test_an_upload_wakes_waiting_clients_only_when_it_completes_the_round(cases: UseCases) -> None:
+def test_an_upload_makes_its_task_due_only_when_it_completes_the_round(cases: UseCases) -> None:
     task, (first, second, _) = cases.training(rounds={"min_clients": 2, "min_updates": 2})
     for client in (first, second):
         client.declare()
