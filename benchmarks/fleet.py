@@ -29,6 +29,8 @@ import httpx
 from qidpfl_client.api import AdminApi, connect
 
 # All clients take part in every round: none is rejected or priced out.
+# On a slow machine too.
+PATIENT = {"quiet_s": 600.0, "enrolment_window_s": 600.0, "declare_s": 600.0, "deliver_s": 900.0}
 ALL_CLIENTS = {"selection": {"rule": "all"}, "privacy": {"lifetime_rho": 1000.0}}
 # Public data: budgets that never end, far above the defaults of the client, so that every client trains in every round.
 LIMITS = ["--lifetime-rho", "1000", "--rho-cap", "0.5", "--histogram-rho", "0.1"]
@@ -106,7 +108,7 @@ def measure(preset: str, clients: int, rounds: int, *, limits: dict[str, Any]) -
         overrides = {
             **limits,
             "workload": {"partition": partition},
-            "rounds": {"quiet_s": 600.0, "enrolment_window_s": 600.0, "expected_clients": clients},
+            "rounds": PATIENT | {"expected_clients": clients},
             "game": {"horizon": rounds, "min_share": 0.0},
         }
         made = api.create_task("fleet", preset=preset, overrides=overrides, single_use_codes=0)

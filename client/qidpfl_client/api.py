@@ -14,9 +14,9 @@ True
 
 from .sdk.admin import AdminApi
 from .sdk.client import LONGEST_WAIT_S, TaskApi
+from .sdk.connection import connect
 from .sdk.credentials import split_code
 from .sdk.retries import Retries
 from .sdk.tls import TlsFiles
-from .sdk.transport import connect
 
 __all__ = ["LONGEST_WAIT_S", "AdminApi", "Retries", "TaskApi", "TlsFiles", "connect", "split_code"]

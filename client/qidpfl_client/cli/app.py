@@ -10,7 +10,6 @@ from typing import Annotated
 import stamina.instrumentation
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from qidpfl_shared.command_line import Stopped, output_width, show_version, stopped_by_signals
 from qidpfl_shared.core import arguments
@@ -24,8 +23,9 @@ from ..fleet.behaviours import Behaviour
 from ..fleet.fleet import Fleet
 from ..fleet.plan import FleetPlan
 from ..fleet.room import check_room
+from ..fleet.turn import Turn
 from ..journal.journal import DEFAULT_PATH, Journal
-from ..journal.ledger import as_json, limit_lines, lines, read_ledger
+from ..journal.ledger import as_json, limit_lines, read_ledger
 from ..owner import Owner, Prices, draw_privacy_value, in_words, limits_in_words
 from ..participant.data_source import OpenData
 from ..participant.runner import SHORT_RETRIES, run_until_finished
@@ -34,6 +34,7 @@ from . import data as own_data
 from . import options
 from .conform import conform_command
 from .doctor import doctor_command
+from .ledger_table import print_entries
 from .options import guarded
 from .progress import ProgressDisplay
 from .tokens import rotate_command
@@ -264,7 +265,7 @@ def fleet_command(
         trainings=workers or os.cpu_count() or 1,
     )
     # While some members train, others wait for answers: the coordinator then commits many of them together.
-    workers = min(clients, _WORKERS_PER_TRAINING * plan.trainings)
+    workers, turn = min(clients, _WORKERS_PER_TRAINING * plan.trainings), Turn()
     with (
         ProgressDisplay() as progress,
         connect(
@@ -272,14 +273,16 @@ def fleet_command(
             insecure=insecure,
             connections=workers + 2,
             tls=options.tls_files(client_cert, client_key, server_ca),
+            waiting=turn.waiting,
         ) as http,
     ):
         check_room(plan, http, progress.say)
         # One torch thread per training: the results do not depend on the number of workers.
-        with plan.members(http, _local_data(device, data_dir, workload, threads=1), progress.say) as members:
+        data = _local_data(device, data_dir, workload, threads=1)
+        with plan.members(http, data, progress.say, turn=turn) as members:
             highest = max(member.enrolment.context.lifetime_rho for member in members)
             progress.say(f"of every member, {limits_in_words(owner, highest)}")
-            Fleet(members, workers=workers, watch=plan.api(http), report=progress.say).run()
+            Fleet(members, workers=workers, watch=plan.api(http), turn=turn, report=progress.say).run()
             failed = [member for member in members if member.failure is not None]
             earned = sum(read_ledger(member.enrolment.context.journal).earned_micro for member in members)
             progress.say(
@@ -307,10 +310,7 @@ def ledger_command(
     if as_json_:
         print(as_json(ledger))
         return
-    table = Table("task", "release", "mechanism", "state", "rho declared", "rho proven", "paid", box=None)
-    for row in lines(ledger):
-        table.add_row(*row)
-    Console(width=output_width()).print(table)
+    print_entries(ledger, Console(width=output_width()))
     print(f"\nearned {from_micro(ledger.earned_micro):.6f}; {ledger.statement}")
     if math.isfinite(ledger.remaining_rho):
         print(f"left: rho {ledger.remaining_rho:.4g} of {ledger.lifetime_rho:.4g}")

@@ -101,6 +101,10 @@ class _BehavingSource:
     def device_type(self) -> str:
         return self.source.device_type
 
+    @property
+    def claimed(self) -> bool:
+        return self.source.claimed
+
     def learner(self, ordinal: int) -> Learner:
         honest = self.source.learner(ordinal)
         match self.behaviour:
@@ -133,6 +137,10 @@ class _Behaving:
     @property
     def device_type(self) -> str:
         return self._honest.device_type
+
+    @property
+    def claimed(self) -> bool:
+        return self._honest.claimed
 
 
 class FreeRider(_Behaving):

@@ -1,8 +1,8 @@
 """A fleet: many participants in one process, for testbeds of hundreds of clients on one machine.
 
 Every member has its own identity, journal and privacy value. One watcher thread waits for announcements for all
-members; a pool of workers then steps the members that have something to do. Memory holds one data set and one network
-per worker.
+members; worker threads then step the members that have something to do. One of them computes at a time, while the
+others wait for the coordinator or the disk. Memory holds one data set and one network per training.
 """
 
 import heapq
@@ -10,7 +10,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from qidpfl_shared.protocol.messages import Announcement, TaskState
@@ -21,6 +20,7 @@ from ..participant.runner import PollPace, ReconnectPolicy
 from ..participant.session import Enrolment
 from ..participant.waiting import EnrolmentWatch
 from ..sdk.client import TaskApi
+from .turn import Turn
 
 _LONG_POLL_S = 20.0
 _FIRST_POLL_S = 5.0
@@ -66,17 +66,6 @@ class Member:
         return None
 
 
-@dataclass(frozen=True)
-class _Finished:
-    member: Member
-    future: "Future[float | None]"
-
-
-@dataclass(frozen=True)
-class _News:
-    pass
-
-
 @dataclass(order=True)
 class _Due:
     at: float
@@ -85,7 +74,7 @@ class _Due:
 
 
 class Fleet:
-    """Runs its members until the task has ended for all of them."""
+    """Runs its members until the task has ended for all of them. A thread steps a member while it holds the `turn`."""
 
     def __init__(
         self,
@@ -93,71 +82,104 @@ class Fleet:
         *,
         workers: int,
         watch: TaskApi,
+        turn: Turn,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._members = members
         self._workers = workers
         self._watch = watch
+        self._turn = turn
         self._report = report
         self._awaited: EnrolmentWatch | None = None
-        self._inbox: queue.SimpleQueue[_Finished | _News] = queue.SimpleQueue()
+        # Guards what follows, and the fields `busy` and `behind` of the members.
+        self._changed = threading.Condition()
+        self._ready: queue.SimpleQueue[Member | None] = queue.SimpleQueue()
         self._due: list[_Due] = []
+        self._left = len(members)
+        self._failure: BaseException | None = None
+        self._watcher: threading.Thread | None = None
         self._stopping = threading.Event()
 
     def run(self) -> None:
         """Step the members until all are done. Each one then has its result in `end` or `failure`."""
-        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="member")
-        watcher: threading.Thread | None = None
+        workers = [threading.Thread(target=self._work, name=f"member_{number}") for number in range(self._workers)]
         try:
-            for member in self._members:
-                self._submit(pool, member)
-            while not all(member.done for member in self._members):
-                self._handle(pool)
-                if watcher is None and self._any_token() is not None:
-                    watcher = threading.Thread(target=self._watch_for_news, name="watcher", daemon=True)
-                    watcher.start()
+            self._step_all()
+            for worker in workers:
+                worker.start()
+            with self._changed:
+                while self._left and self._failure is None:
+                    self._wait()
         finally:
             self._stopping.set()
-            pool.shutdown(cancel_futures=True)
+            for _ in workers:
+                self._ready.put(None)
+            for worker in workers:
+                if worker.ident is not None:
+                    worker.join()
+        if self._failure is not None:
+            raise self._failure
 
-    def _handle(self, pool: ThreadPoolExecutor) -> None:
+    def _wait(self) -> None:
+        """Wait for a member that is due, for the end, or for news that the watcher has missed."""
         due_in = self._due[0].at - time.monotonic() if self._due else _LONGEST_SILENCE_S
-        try:
-            message = self._inbox.get(timeout=max(0.0, due_in))
-        except queue.Empty:
-            if self._due:
-                self._submit(pool, heapq.heappop(self._due).member)
-                return
-            message = _News()
-        if isinstance(message, _Finished):
-            self._finished(pool, message)
+        if due_in > 0 and self._changed.wait(due_in):
+            return
+        if self._due:
+            if self._due[0].at <= time.monotonic():
+                self._submit(heapq.heappop(self._due).member)
         else:
-            self._due.clear()
-            for member in self._members:
-                self._submit(pool, member)
+            self._submit_all()
 
-    def _submit(self, pool: ThreadPoolExecutor, member: Member) -> None:
+    def _step_all(self) -> None:
+        """Step all members: there is news."""
+        with self._changed:
+            self._due.clear()
+            self._submit_all()
+            self._changed.notify_all()
+
+    def _submit_all(self) -> None:
+        for member in self._members:
+            self._submit(member)
+
+    def _submit(self, member: Member) -> None:
         if member.done:
             return
         if member.busy:
             member.behind = True
             return
         member.busy = True
-        pool.submit(member.step).add_done_callback(lambda future: self._inbox.put(_Finished(member, future)))
+        self._ready.put(member)
 
-    def _finished(self, pool: ThreadPoolExecutor, message: _Finished) -> None:
-        member, member.busy = message.member, False
-        behind, member.behind = member.behind, False
-        try:
-            pause = message.future.result()
-        except Exception as error:
-            member.failure = error
-            member.enrolment.context.report(f"gives up: {error}")
-            return
-        if behind:
-            self._submit(pool, member)
+    def _work(self) -> None:
+        """Step members until the fleet stops."""
+        while (member := self._ready.get()) is not None and not self._stopping.is_set():
+            pause: float | None = None
+            try:
+                with self._turn:
+                    pause = member.step()
+            except Exception as error:
+                member.failure = error
+                member.enrolment.context.report(f"gives up: {error}")
+            except BaseException as error:
+                self._failure = error
+            with self._changed:
+                self._finished(member, pause)
+
+    def _finished(self, member: Member, pause: float | None) -> None:
+        behind, member.busy, member.behind = member.behind, False, False
+        if member.done or self._failure is not None:
+            self._left -= 1
+            if not self._left or self._failure is not None:
+                self._changed.notify_all()
+        elif behind:
+            self._submit(member)
         elif pause is not None:
             heapq.heappush(self._due, _Due(time.monotonic() + pause, id(member), member))
+            self._changed.notify_all()
+        if self._watcher is None and _has_joined(member):
+            self._watcher = threading.Thread(target=self._watch_for_news, name="watcher", daemon=True)
+            self._watcher.start()
 
     def _any_token(self) -> str | None:
         """The token of a member that has joined and not failed."""
@@ -183,13 +205,13 @@ class Fleet:
                     self._note_awaited()
                 continue
             if news.round is None:
-                self._inbox.put(_News())
+                self._step_all()
                 self._stopping.wait(_PAUSE_S)
                 continue
             latest = (news.round.round_number, news.round.attempt)
             if latest != seen:
                 # The same round again is no news: a hostile coordinator could wake all members with every answer.
-                self._inbox.put(_News())
+                self._step_all()
                 seen = latest
 
     def _note_awaited(self) -> None:

@@ -16,14 +16,18 @@ from ..journal.journal import Journal
 from ..noise import NoiseSource, SystemNoise, UnsafeSeededNoise
 from ..owner import Owner, draw_privacy_value
 from ..participant.data_source import DataSource, OpenData
+from ..participant.open_rounds import OpenRounds
 from ..participant.runner import SHORT_RETRIES, ReconnectPolicy
 from ..participant.session import ClientContext, Enrolment
 from ..sdk.client import ModelCache, TaskApi
 from ..sdk.credentials import split_code
 from .behaviours import Behaviour, UnreliableDelivery, assign, behaving_data, behaving_owner
 from .fleet import Member
+from .turn import Trainings, Turn
 
 Report = Callable[[str], None]
+# How long the members share the answer that a round takes updates. It is short compared with the time of a round.
+_SHARED_CHECK_S = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,18 +61,20 @@ class FleetPlan:
         return any(self._path(ordinal).exists() for ordinal in range(self.clients))
 
     @contextmanager
-    def members(self, http: httpx.Client, open_data: OpenData, report: Report) -> Iterator[list[Member]]:
-        """All members, with open journals."""
+    def members(self, http: httpx.Client, open_data: OpenData, report: Report, *, turn: Turn) -> Iterator[list[Member]]:
+        """All members, with open journals. `turn` is what they hold while they compute."""
         behaviours = assign(clients=self.clients, shares=self.shares, seed=self.seed)
         common = _Common(
             http=http,
             open_data=_opened_once(open_data),
-            models=ModelCache(),
-            training=threading.BoundedSemaphore(self.trainings),
+            models=ModelCache(waiting=turn.waiting),
+            open_rounds=OpenRounds(shared_s=_SHARED_CHECK_S),
+            training=Trainings(turn, at_once=self.trainings),
             report=report,
         )
+        paths = [self._path(ordinal) for ordinal in range(self.clients)]
         with ExitStack() as opened:
-            journals = opened.enter_context(open_journals([self._path(ordinal) for ordinal in range(self.clients)]))
+            journals = opened.enter_context(open_journals(paths, waiting=turn.waiting))
             for journal in journals:
                 # A limit above that of a journal stops the fleet before the first member starts.
                 journal.limits.of_run(self.owner.lifetime_rho)
@@ -90,6 +96,7 @@ class FleetPlan:
             noise=self._noise(ordinal),
             report=say,
             models=common.models,
+            open_rounds=common.open_rounds,
             training=common.training,
         )
         return Member(
@@ -128,7 +135,8 @@ class _Common:
     http: httpx.Client
     open_data: OpenData
     models: ModelCache
-    training: threading.Semaphore
+    open_rounds: OpenRounds
+    training: Trainings
     report: Report
 
 

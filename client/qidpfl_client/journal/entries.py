@@ -105,11 +105,24 @@ COLUMNS = ", ".join(("position", *Entry.__dataclass_fields__))
 
 
 def round_entry(
-    *, task_id: str, spec: TaskSpec, round_number: int, rho: float, size: int, device_type: str = "cpu"
+    *,
+    task_id: str,
+    spec: TaskSpec,
+    round_number: int,
+    rho: float,
+    size: int,
+    device_type: str = "cpu",
+    claimed: bool = False,
 ) -> Entry:
-    """The reserved release of a round, charged at what its mechanism guarantees on this type of device."""
+    """The reserved release of a round, charged at what its mechanism guarantees on this type of device.
+
+    A `claimed` release has the noise of the owner's program: it is charged as if it had none.
+    """
     release = round_release(privacy=spec.privacy, round_number=round_number, rho=rho, size=size)
-    if device_type not in PROVEN_DEVICES:
+    if claimed:
+        label = f"{release.mechanism}, claimed by the owner's program: no privacy guarantee"
+        release = replace(release, mechanism=label, proven_rho=math.inf)
+    elif device_type not in PROVEN_DEVICES:
         label = f"{release.mechanism}, computed on {device_type}, heuristic: no privacy guarantee"
         release = replace(release, mechanism=label, proven_rho=math.inf)
     return Entry.of(task_id, release, SpendState.RESERVED)

@@ -1,18 +1,19 @@
 """Opens the journals of a fleet, which share the fsyncs of their commits."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from ..errors import JournalError
-from .group_log import GroupLog, read_log
+from .group_log import GroupLog, Waiting, read_log
 from .journal import Journal
 
 
 @contextmanager
-def open_journals(paths: Sequence[Path]) -> Iterator[list[Journal]]:
+def open_journals(paths: Sequence[Path], *, waiting: Waiting = nullcontext) -> Iterator[list[Journal]]:
     """The journals in one folder, locked, up to date, and with one log for their commits.
 
+    `waiting` is the block in which a member waits for the disk.
     A power cut may have left commits in the log of the last fleet, also of journals that are not opened now.
     """
     folder = paths[0].parent
@@ -25,7 +26,7 @@ def open_journals(paths: Sequence[Path]) -> Iterator[list[Journal]]:
             for name in logged.keys() - {path.name for path in paths}:
                 # Opened without the log of a fleet: it fsyncs what it gets from the last one.
                 Journal(folder / name).close()
-            group = _new_log(folder, [journal.path for journal in journals if journal.has_content])
+            group = _new_log(folder, [journal.path for journal in journals if journal.has_content], waiting)
             for journal in journals:
                 journal.join(group)
             yield journals
@@ -34,9 +35,9 @@ def open_journals(paths: Sequence[Path]) -> Iterator[list[Journal]]:
             group.close(paths)
 
 
-def _new_log(folder: Path, journals: Sequence[Path]) -> GroupLog:
+def _new_log(folder: Path, journals: Sequence[Path], waiting: Waiting) -> GroupLog:
     try:
-        return GroupLog(folder, journals)
+        return GroupLog(folder, journals, waiting=waiting)
     except OSError as error:
         raise JournalError(f"the log of the fleet in {folder} cannot be written: {error.strerror}") from error
 

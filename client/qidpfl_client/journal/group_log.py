@@ -15,10 +15,11 @@ import os
 import struct
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from qidpfl_shared.durable_files import fsync_dir
 
@@ -32,6 +33,7 @@ _LONGEST_LOG = 256 << 20
 _MAGIC = b"QJL1"
 _FRAME = struct.Struct(">4sIQ16s")
 SqlValue = str | int | float | bytes | None
+Waiting = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +79,13 @@ def read_log(folder: Path) -> dict[str, list[LoggedCommit]]:
 class GroupLog:
     """The open log of a running fleet. Many threads may commit at the same time.
 
-    The process must hold the locks of all journals in the folder that it opens. `journals` are their files.
+    The process must hold the locks of all journals in the folder that it opens. `journals` are their files. `waiting`
+    is the block in which a thread waits for the disk.
     """
 
-    def __init__(self, folder: Path, journals: Iterable[Path]) -> None:
+    def __init__(self, folder: Path, journals: Iterable[Path], *, waiting: Waiting = nullcontext) -> None:
         self.path = folder / NAME
+        self._waits = waiting
         self._changed = threading.Condition()
         self._waiting: list[bytes] = []
         self._added = self._durable = 0
@@ -97,7 +101,7 @@ class GroupLog:
 
         Raises `JournalError` if the log cannot be written; no later commit succeeds then.
         """
-        with self._changed:
+        with self._waits(), self._changed:
             self._waiting.append(record)
             self._dirty.add(journal)
             self._added += 1

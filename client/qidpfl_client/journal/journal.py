@@ -36,6 +36,7 @@ from .entries import (
 )
 from .group_log import GroupLog, LoggedCommit, SqlValue
 from .limits import LifetimeLimits, now
+from .memory import JournalMemory
 from .receipts import KeptReceipts
 from .sqlite_file import Changes, JournalFile
 
@@ -65,6 +66,7 @@ class Journal:
         self._file = JournalFile(path, read_only=read_only, logged=logged)
         # Read once: no other process changes a journal that this one may write.
         self._running: RunningAccount | None = None
+        self._memory: JournalMemory | None = None if read_only else JournalMemory(self._file)
         self._read_only = read_only
         self.limits = LifetimeLimits(self._file)
         self.receipts = KeptReceipts(self._file)
@@ -136,6 +138,7 @@ class Journal:
         with self._counted() as totals, self._file.transaction() as database:
             _put(database, "REPLACE INTO memberships", vars(membership))
             if histogram is not None:
+                self._forget(histogram.task_id, histogram.release)
                 _put(database, "INSERT INTO entries", columns_of(histogram))
                 totals.add(release_of_entry(histogram))
 
@@ -146,11 +149,22 @@ class Journal:
 
     def latest_offer(self, task_id: str) -> SeenOffer | None:
         """The latest round that was announced in a task."""
+        memory = self._memory
+        if memory is not None and (known := memory.latest_offer(task_id)) is not None:
+            return known
         row = self._file.one("SELECT * FROM offers WHERE task_id = ? ORDER BY round_number DESC LIMIT 1", task_id)
-        return None if row is None else seen_offer(row)
+        if row is None:
+            return None
+        latest = seen_offer(row)
+        if memory is not None:
+            memory.keep_offer(task_id, latest, is_latest=True)
+        return latest
 
     def offer(self, task_id: str, round_number: int) -> SeenOffer | None:
         """The terms of a round as they were announced to this journal."""
+        memory = self._memory
+        if memory is not None and (known := memory.offer(task_id, round_number)) is not None:
+            return known
         row = self._file.one("SELECT * FROM offers WHERE task_id = ? AND round_number = ?", task_id, round_number)
         return None if row is None else seen_offer(row)
 
@@ -159,8 +173,11 @@ class Journal:
 
         This needs no commit of its own: every release follows a reservation, whose commit also covers this row.
         """
-        with self._file.transaction(synced=False) as database:
-            _put(database, "INSERT OR IGNORE INTO offers", {"task_id": task_id} | vars(offer))
+        if self._memory is not None and self._memory.offer(task_id, offer.round_number) is not None:
+            return
+        is_new = self._file.change(*_insert("INSERT OR IGNORE INTO offers", {"task_id": task_id} | vars(offer)))
+        if self._memory is not None and is_new:
+            self._memory.keep_offer(task_id, offer)
 
     # --- the privacy account -----------------------------------------------------------------------------------------
 
@@ -203,10 +220,16 @@ class Journal:
 
     def entry(self, task_id: str, release: str) -> Entry | None:
         """One entry, or None if the journal does not have it."""
+        memory = self._memory
+        if memory is not None and memory.knows_entry(task_id, release):
+            return memory.entry(task_id, release)
         # A journal of an earlier version that is opened read-only does not have all columns.
         columns = "*" if self._read_only else COLUMNS
         row = self._file.one(f"SELECT {columns} FROM entries WHERE task_id = ? AND release = ?", task_id, release)
-        return None if row is None else self._entry(row)
+        entry = None if row is None else self._entry(row)
+        if memory is not None:
+            memory.keep_entry(task_id, release, entry)
+        return entry
 
     def payload(self, task_id: str, release: str) -> bytes | None:
         """The bytes of a release that is not acknowledged yet."""
@@ -220,10 +243,12 @@ class Journal:
         """
         self._require_admitted(entry, account)
         with self._counted() as totals, self._file.transaction() as database:
-            database.execute(
-                "DELETE FROM entries WHERE task_id = ? AND release = ? AND state = ?",
-                [entry.task_id, entry.release, SpendState.FREED.value],
-            )
+            if self.entry(entry.task_id, entry.release) is not None:
+                database.execute(
+                    "DELETE FROM entries WHERE task_id = ? AND release = ? AND state = ?",
+                    [entry.task_id, entry.release, SpendState.FREED.value],
+                )
+            self._forget(entry.task_id, entry.release)
             _put(database, "INSERT INTO entries", columns_of(entry))
             totals.add(release_of_entry(entry))
 
@@ -318,13 +343,19 @@ class Journal:
 
         The caller may have read the state long before: it trains in between.
         """
-        with self._file.transaction(synced=synced) as database:
-            cursor = database.execute(
-                f"UPDATE entries SET {assignments} WHERE task_id = ? AND release = ? AND (? OR state = ?)",
-                [*values, task_id, release, not only_reserved, SpendState.RESERVED.value],
-            )
-            if cursor.rowcount != 1:
-                raise self._cannot_change(task_id, release)
+        self._forget(task_id, release)
+        changed = self._file.change(
+            f"UPDATE entries SET {assignments} WHERE task_id = ? AND release = ? AND (? OR state = ?)",
+            [*values, task_id, release, not only_reserved, SpendState.RESERVED.value],
+        )
+        if changed != 1:
+            raise self._cannot_change(task_id, release)
+        if synced:
+            self._file.flush()
+
+    def _forget(self, task_id: str, release: str) -> None:
+        if self._memory is not None:
+            self._memory.forget_entry(task_id, release)
 
     def _cannot_change(self, task_id: str, release: str) -> JournalError:
         known = self.entry(task_id, release)
@@ -334,5 +365,9 @@ class Journal:
 
 
 def _put(database: Changes, statement: str, row: dict[str, SqlValue]) -> None:
-    marks = ", ".join("?" * len(row))
-    database.execute(f"{statement} ({', '.join(row)}) VALUES ({marks})", [*row.values()])
+    database.execute(*_insert(statement, row))
+
+
+def _insert(statement: str, row: dict[str, SqlValue]) -> tuple[str, list[SqlValue]]:
+    """The statement with the names and values of a row."""
+    return f"{statement} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", [*row.values()]

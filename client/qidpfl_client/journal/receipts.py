@@ -78,6 +78,10 @@ def _verified(public_key: str, kind: str, body: str, key_id: str, signature: str
     verify_bytes(public_key, kind, body.encode(), MessageSignature(key_id=key_id, value=signature))
 
 
+_COLUMNS = tuple(KeptReceipt.__dataclass_fields__)
+_KEEP = f"REPLACE INTO receipts ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+
+
 class KeptReceipts:
     """The tables `receipts` and `pinned_keys` of a journal file."""
 
@@ -85,6 +89,8 @@ class KeptReceipts:
         self._file = file
         # Read once: no other process changes a journal that this one may write.
         self._pinned: dict[str, dict[str, str]] = {}
+        # The furthest position in the chain of a task. After a rollback it may be too far, which is harmless.
+        self._furthest: dict[str, int] = {}
 
     def pinned(self, task_id: str) -> dict[str, str]:
         """The pinned keys of a task by their ids, oldest first; empty if its coordinator has signed nothing."""
@@ -141,11 +147,20 @@ class KeptReceipts:
         except (WrongSignature, KeyError) as error:
             reason = "it has an unknown key" if isinstance(error, KeyError) else error
             raise UntrustedCoordinator(f"the {kept.name} is not signed by the pinned key: {reason}") from error
-        self._check_order(kept, position)
-        with self._file.transaction(synced=False) as database:
-            row = vars(kept)
-            marks = ", ".join("?" * len(row))
-            database.execute(f"REPLACE INTO receipts ({', '.join(row)}) VALUES ({marks})", [*row.values()])
+        furthest = self._furthest_position(kept.task_id)
+        # What is further on than all known messages contradicts none of them.
+        if kept.sequence <= furthest:
+            self._check_order(kept, position)
+        self._file.change(_KEEP, [*vars(kept).values()])
+        self._furthest[kept.task_id] = max(furthest, kept.sequence)
+
+    def _furthest_position(self, task_id: str) -> int:
+        """The furthest position of the messages of a task; -1 if there are none. Read once."""
+        known = self._furthest.get(task_id)
+        if known is not None:
+            return known
+        row = self._file.one("SELECT max(sequence) AS furthest FROM receipts WHERE task_id = ?", task_id)
+        return -1 if row is None or row["furthest"] is None else int(row["furthest"])
 
     def _check_order(self, new: KeptReceipt, position: ChainPosition) -> None:
         """Refuse a chain that has split or gone backwards: another head at a known entry, or facts in another order."""
@@ -165,12 +180,9 @@ class KeptReceipts:
     def _comparable(self, new: KeptReceipt, position: ChainPosition) -> list[sqlite3.Row]:
         """The messages that can contradict a new one. Their number does not grow with the rounds."""
         rows = self._file.all(
-            "SELECT * FROM receipts WHERE task_id = ? AND sequence = ?", new.task_id, position.sequence
-        )
-        rows += self._file.all(
-            f"SELECT * FROM receipts WHERE task_id = ? AND kind IN ({_KINDS}) AND round_number = ?",
-            new.task_id,
-            new.round_number,
+            "SELECT * FROM receipts WHERE task_id = ? AND sequence = ? UNION ALL"
+            f" SELECT * FROM receipts WHERE task_id = ? AND kind IN ({_KINDS}) AND round_number = ?",
+            *(new.task_id, position.sequence, new.task_id, new.round_number),
         )
         if new.kind == "announcement":
             # Of the announcements that must be earlier, the one furthest on in the chain. The sign keeps SQLite from
@@ -197,4 +209,4 @@ def _follows(new: KeptReceipt, known: KeptReceipt) -> bool:
 
 
 def _kept(row: sqlite3.Row) -> KeptReceipt:
-    return KeptReceipt(**{name: row[name] for name in KeptReceipt.__dataclass_fields__})
+    return KeptReceipt(**{name: row[name] for name in _COLUMNS})

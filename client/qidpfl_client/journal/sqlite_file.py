@@ -13,99 +13,7 @@ from qidpfl_shared.durable_files import create_folder
 from ..errors import JournalError
 from .group_log import LONGEST_RECORD, GroupLog, LoggedCommit, SqlValue, read_log, sync_journal
 from .group_log import NAME as LOG_NAME
-
-VERSION = 5
-_LIMITS_SINCE = 3
-_RECEIPTS_SINCE = 5
-_RECEIPTS = """
-CREATE TABLE pinned_keys (
-    position INTEGER PRIMARY KEY,
-    task_id TEXT NOT NULL,
-    key_id TEXT NOT NULL,
-    public_key TEXT NOT NULL,
-    UNIQUE (task_id, key_id)
-);
-CREATE TABLE receipts (
-    task_id TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    round_number INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
-    sequence INTEGER NOT NULL,
-    head TEXT NOT NULL,
-    body TEXT NOT NULL,
-    key_id TEXT NOT NULL,
-    signature TEXT NOT NULL,
-    PRIMARY KEY (task_id, kind, round_number, attempt)
-);
-"""
-_SCHEMA = f"""
-CREATE TABLE data_set (fingerprint TEXT NOT NULL, size INTEGER, recorded_at TEXT);
-CREATE TABLE limits (position INTEGER PRIMARY KEY, recorded_at TEXT NOT NULL, lifetime_rho REAL);
-CREATE TABLE memberships (
-    task_id TEXT PRIMARY KEY,
-    server TEXT NOT NULL,
-    enrolment_key TEXT NOT NULL,
-    spec TEXT NOT NULL,
-    spec_digest TEXT NOT NULL,
-    client_id TEXT,
-    token TEXT,
-    ordinal INTEGER,
-    profile TEXT,
-    lifetime_rho REAL,
-    fingerprint TEXT,
-    next_token TEXT
-);
-CREATE TABLE offers (
-    task_id TEXT NOT NULL,
-    round_number INTEGER NOT NULL,
-    model_version INTEGER NOT NULL,
-    model_digest TEXT NOT NULL,
-    reward_micro INTEGER NOT NULL,
-    total REAL NOT NULL,
-    PRIMARY KEY (task_id, round_number)
-);
-CREATE TABLE entries (
-    position INTEGER PRIMARY KEY,
-    task_id TEXT NOT NULL,
-    release TEXT NOT NULL,
-    mechanism TEXT NOT NULL,
-    rho REAL NOT NULL,
-    proven_rho REAL,
-    state TEXT NOT NULL,
-    digest TEXT,
-    payload BLOB,
-    acknowledged INTEGER NOT NULL DEFAULT 0,
-    payment_micro INTEGER,
-    training_s REAL,
-    UNIQUE (task_id, release)
-);
-{_RECEIPTS}"""
-# What a client looks up in every round, and how many commits went through the log of a fleet. An earlier client of the
-# same version ignores them.
-_INDEXES = """
-CREATE TABLE IF NOT EXISTS group_commits (sequence INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS receipts_by_sequence ON receipts (task_id, sequence);
-CREATE INDEX IF NOT EXISTS unfinished_entries ON entries (task_id, position) WHERE
-    state = 'reserved' OR (state = 'spent' AND (acknowledged = 0 OR payment_micro IS NULL));
-"""
-_FIRST_COMMIT = "INSERT INTO group_commits SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM group_commits);"
-# The change from each earlier version to the next one.
-_UPGRADES = {
-    1: "ALTER TABLE entries ADD COLUMN training_s REAL;",
-    # The journal had one data set, and the limit of its latest task. Where that was unlimited, the next run sets one.
-    2: """
-ALTER TABLE data_set ADD COLUMN size INTEGER;
-ALTER TABLE data_set ADD COLUMN recorded_at TEXT;
-ALTER TABLE memberships ADD COLUMN fingerprint TEXT;
-UPDATE memberships SET fingerprint = (SELECT fingerprint FROM data_set) WHERE profile IS NOT NULL;
-CREATE TABLE limits (position INTEGER PRIMARY KEY, recorded_at TEXT NOT NULL, lifetime_rho REAL);
-INSERT INTO limits (recorded_at, lifetime_rho)
-    SELECT strftime('%Y-%m-%dT%H:%M:%SZ', 'now'), lifetime_rho FROM
-        (SELECT lifetime_rho FROM memberships ORDER BY rowid DESC LIMIT 1) WHERE lifetime_rho IS NOT NULL;
-""",
-    3: "ALTER TABLE memberships ADD COLUMN next_token TEXT;",
-    4: _RECEIPTS,
-}
+from .schema import FIRST_COMMIT, INDEXES, LIMITS_SINCE, RECEIPTS_SINCE, SCHEMA, UPGRADES, VERSION
 
 
 class Changes(Protocol):
@@ -151,6 +59,8 @@ class JournalFile:
         self._group: GroupLog | None = None
         self._recorded: _Recorded | None = None
         self._sequence = 0
+        # How often changes were taken back: what was remembered of them is then not true any more.
+        self.rollbacks = 0
         try:
             with self._translated():
                 self._open(read_only)
@@ -167,18 +77,34 @@ class JournalFile:
 
     def all(self, query: str, *values: SqlValue) -> list[sqlite3.Row]:
         """All rows."""
-        with self._translated():
+        try:
             return self._opened.execute(query, values).fetchall()
+        except (sqlite3.Error, OSError) as error:
+            raise self._failure(error) from error
 
     @property
     def has_limits(self) -> bool:
         """Whether the file records limits. An earlier version that is opened read-only does not."""
-        return self._version >= _LIMITS_SINCE
+        return self._version >= LIMITS_SINCE
 
     @property
     def has_receipts(self) -> bool:
         """Whether the file keeps signed receipts. An earlier version that is opened read-only does not."""
-        return self._version >= _RECEIPTS_SINCE
+        return self._version >= RECEIPTS_SINCE
+
+    def change(self, sql: str, values: Sequence[SqlValue]) -> int:
+        """Execute one statement, and return how many rows it has changed. The next `flush` makes it durable.
+
+        A statement changes all its rows or none: it needs no savepoint.
+        """
+        try:
+            database = self._opened
+            if not database.in_transaction:
+                database.execute("BEGIN IMMEDIATE")
+            return (self._recorded or database).execute(sql, values).rowcount
+        except (sqlite3.Error, OSError) as error:
+            self._forget_if_rolled_back()
+            raise self._failure(error) from error
 
     @contextmanager
     def transaction(self, *, synced: bool = True) -> Iterator[Changes]:
@@ -197,22 +123,31 @@ class JournalFile:
             try:
                 yield recorded or database
             except BaseException:
-                # SQLite itself ends the transaction after some errors, such as a full disk.
+                self.rollbacks += 1
                 if database.in_transaction:
                     database.execute("ROLLBACK TO step")
                     database.execute("RELEASE step")
-                if recorded is not None:
-                    del recorded.statements[before if database.in_transaction else 0 :]
+                    if recorded is not None:
+                        del recorded.statements[before:]
+                self._forget_if_rolled_back()
                 raise
             database.execute("RELEASE step")
             if synced:
                 self._commit(database)
 
+    def _forget_if_rolled_back(self) -> None:
+        """SQLite itself ends the transaction after some errors, such as a full disk."""
+        self.rollbacks += 1
+        if self._recorded is not None and not self._opened.in_transaction:
+            self._recorded.statements.clear()
+
     def flush(self) -> None:
         """Make all changes durable."""
-        with self._translated():
+        try:
             if self._opened.in_transaction:
                 self._commit(self._opened)
+        except (sqlite3.Error, OSError) as error:
+            raise self._failure(error) from error
 
     def join(self, group: GroupLog) -> None:
         """Share fsyncs with other journals from now on. All earlier changes are durable, or the file is empty."""
@@ -230,6 +165,7 @@ class JournalFile:
                 database.execute("UPDATE group_commits SET sequence = ?", [self._sequence + 1])
             database.execute("COMMIT")
         except BaseException:
+            self.rollbacks += 1
             if database.in_transaction:
                 database.execute("ROLLBACK")
             raise
@@ -304,7 +240,7 @@ class JournalFile:
         self.is_new = not read_only and _has_no_schema(database)
         # Checked before the first write: a file of another program stays as it is.
         # A read-only open never migrates the file; columns that an earlier version lacks are unknown.
-        if not self.is_new and _version(database) not in {VERSION, *_UPGRADES}:
+        if not self.is_new and _version(database) not in {VERSION, *UPGRADES}:
             raise JournalError(f"{self.path} is not a journal that this version of the client can read")
         if not read_only:
             if self._in_fleet:
@@ -312,13 +248,11 @@ class JournalFile:
                 database.execute("PRAGMA synchronous = NORMAL")
             database.execute("PRAGMA journal_mode = WAL")
             if self.is_new:
-                database.executescript(
-                    f"BEGIN IMMEDIATE; {_SCHEMA} {_INDEXES} PRAGMA user_version = {VERSION}; COMMIT;"
-                )
-            while (version := _version(database)) in _UPGRADES:
-                change = f"{_UPGRADES[version]} PRAGMA user_version = {version + 1};"
+                database.executescript(f"BEGIN IMMEDIATE; {SCHEMA} {INDEXES} PRAGMA user_version = {VERSION}; COMMIT;")
+            while (version := _version(database)) in UPGRADES:
+                change = f"{UPGRADES[version]} PRAGMA user_version = {version + 1};"
                 database.executescript(f"BEGIN IMMEDIATE; {change} COMMIT;")
-            database.executescript(f"BEGIN IMMEDIATE; {_INDEXES} {_FIRST_COMMIT} COMMIT;")
+            database.executescript(f"BEGIN IMMEDIATE; {INDEXES} {FIRST_COMMIT} COMMIT;")
             if not self._in_fleet:
                 database.execute("PRAGMA synchronous = FULL")
         self._version = _version(database)
@@ -333,8 +267,11 @@ class JournalFile:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise JournalError(f"the journal {self.path} cannot be used: {reason}") from error
+            raise self._failure(error) from error
+
+    def _failure(self, error: sqlite3.Error | OSError) -> JournalError:
+        reason = error.strerror if isinstance(error, OSError) else error
+        return JournalError(f"the journal {self.path} cannot be used: {reason}")
 
 
 def _version(database: sqlite3.Connection) -> int:

@@ -30,6 +30,10 @@ class Learner(Protocol):
     def device_type(self) -> str:
         """The type of the device that trains, such as `cpu`."""
 
+    @property
+    def claimed(self) -> bool:
+        """Whether the owner's program adds the noise, so that the client only claims what a release guarantees."""
+
     def release(
         self, *, privacy: PrivacySpec, model: Vector32, rho: float | None, noise: NoiseSource, name: str
     ) -> npt.NDArray[np.float64]:
@@ -42,6 +46,10 @@ class DataSource(Protocol):
     @property
     def device_type(self) -> str:
         """The type of the device that trains, such as `cpu`."""
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the owner's program adds the noise, so that the client only claims what a release guarantees."""
 
     def learner(self, ordinal: int) -> Learner:
         """The learner of the client with this ordinal: on its shard in a testbed, otherwise on all records."""

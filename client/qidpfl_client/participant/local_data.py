@@ -78,6 +78,10 @@ class OpenedData:
     def device_type(self) -> str:
         return self.device.type
 
+    @property
+    def claimed(self) -> bool:
+        return False
+
     def learner(self, ordinal: int) -> "RecordsLearner":
         records = self.workload.training()
         partition = self.spec.workload.partition
@@ -114,6 +118,10 @@ class RecordsLearner:
     @property
     def device_type(self) -> str:
         return self.device.type
+
+    @property
+    def claimed(self) -> bool:
+        return False
 
     @property
     def size(self) -> int:

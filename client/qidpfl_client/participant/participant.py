@@ -129,6 +129,7 @@ class TaskParticipant:
         if self._watch is not None and self._selected is None:
             self._watch.note()
             wait_s = min(wait_s, _ENROLMENT_POLL_S)
+        asked_at = self._context.open_rounds.clock()
         news = self._api.announcement(after=self._seen, wait_s=wait_s, last_result=self._seen != (0, 0))
         if news is None:
             return None
@@ -142,6 +143,7 @@ class TaskParticipant:
             self._closes_at = self._clock.now() + offer.deliver_in_s
             check_offer(offer=offer, spec=self._spec, latest=self._journal.latest_offer(self._api.task_id))
             self._receipts.keep(offer, round_number=offer.round_number, attempt=offer.attempt)
+            self._context.open_rounds.note(self._api, offer, asked_at=asked_at)
             self._journal.remember_offer(self._api.task_id, SeenOffer.of(offer))
             if self._seen != (offer.round_number, offer.attempt):
                 self._settle_accounts(news, before=offer.round_number)
@@ -178,7 +180,7 @@ class TaskParticipant:
         if entry is None or entry.acknowledged:
             return
         if entry.state is SpendState.SPENT:
-            self._send(offer.round_number)
+            self._send_again(offer.round_number)
         elif entry.state is SpendState.RESERVED and self._declared(offer, entry):
             self._deliver(offer, entry)
 
@@ -203,6 +205,7 @@ class TaskParticipant:
             rho=decision.rho,
             size=self._learner.size,
             device_type=self._learner.device_type,
+            claimed=self._learner.claimed,
         )
         try:
             self._journal.reserve(entry, account=account)
@@ -264,15 +267,10 @@ class TaskParticipant:
         if attempt is None or not in_time:
             self._give_up(offer, entry, attempt)
             return
-        self._journal.spend(
-            self._api.task_id,
-            entry.release,
-            digest=digest_of(payload),
-            payload=payload,
-            training_s=training_s,
-        )
+        digest = digest_of(payload)
+        self._journal.spend(self._api.task_id, entry.release, digest=digest, payload=payload, training_s=training_s)
         failpoint("client.journaled")
-        self._send(offer.round_number)
+        self._send(offer.round_number, payload, digest=digest, rho=entry.rho)
 
     def _drop_out(self, offer: RoundOffer, entry: Entry) -> None:
         """Miss the round, as a client that loses its power would; tell the coordinator unless it is to be silent."""
@@ -325,28 +323,21 @@ class TaskParticipant:
         return encode(vector)
 
     def _open_attempt(self, round_number: int) -> int | None:
-        """The attempt of the round that takes updates now; None if it takes none.
+        return self._context.open_rounds.attempt(self._api, round_number)
 
-        Asked before the upload: a late update is a release without payment.
-        """
-        news = self._api.announcement(after=(round_number, 0), wait_s=0)
-        if news is None:
-            # With several coordinators, this one may learn of the round later than the one that announced it.
-            result = self._api.round(round_number)
-            return result.attempt if result.state is RoundState.OPEN else None
-        offer = news.round
-        if offer is None or offer.round_number != round_number or offer.deliver_in_s <= 0:
-            return None
-        return offer.attempt
-
-    def _send(self, round_number: int, *, last_chance: bool = False) -> bool:
+    def _send_again(self, round_number: int, *, last_chance: bool = False) -> bool:
         """Send the bytes of the journal, also a second time. Returns whether the coordinator has them."""
         release = release_of(round_number)
         payload = self._journal.payload(self._api.task_id, release)
         entry = self._journal.entry(self._api.task_id, release)
-        assert payload is not None and entry is not None
+        assert payload is not None and entry is not None and entry.digest is not None
+        return self._send(round_number, payload, digest=entry.digest, rho=entry.rho, last_chance=last_chance)
+
+    def _send(self, round_number: int, payload: bytes, *, digest: str, rho: float, last_chance: bool = False) -> bool:
+        """Send bytes that the journal has. Returns whether the coordinator has them."""
+        release = release_of(round_number)
         try:
-            receipt = self._api.upload(round_number, payload)
+            receipt = self._api.upload(round_number, payload, digest=digest)
         except (RoundClosed, Conflict, Refused) as error:
             self._report(f"round {round_number}: the coordinator refused the update: {error}")
             # A round that opens again accepts the same bytes: keep them until the round is over.
@@ -354,11 +345,11 @@ class TaskParticipant:
                 self._journal.mark_unpaid(self._api.task_id, release)
             return False
         failpoint("client.sent")
-        if receipt.digest != entry.digest:
+        if receipt.digest != digest:
             raise UntrustedCoordinator(f"the receipt of round {round_number} is for other bytes")
         self._receipts.keep(receipt, round_number=round_number)
         self._journal.acknowledge(self._api.task_id, release)
-        self._report(f"round {round_number}: delivered at rho {entry.rho:.4g}")
+        self._report(f"round {round_number}: delivered at rho {rho:.4g}")
         return True
 
     # --- after a round -----------------------------------------------------------------------------------------------
@@ -376,7 +367,7 @@ class TaskParticipant:
                 self._journal.free(self._api.task_id, entry.release)
             elif entry.state is SpendState.SPENT and not entry.acknowledged:
                 # The receipt was lost: send again to learn whether the coordinator has the bytes.
-                if self._send(number, last_chance=is_final):
+                if self._send_again(number, last_chance=is_final):
                     self._read_payment(number, news)
             elif entry.state is SpendState.SPENT and entry.payment_micro is None:
                 self._read_payment(number, news)

@@ -26,10 +26,11 @@ from ..noise import NoiseSource
 from ..owner import Owner, lowered
 from ..sdk.client import ModelCache, TaskApi
 from .data_source import DataSource, Learner, OpenData
+from .open_rounds import OpenRounds
 from .profile import check_presentable, check_records, histogram_in_words, make_profile
 from .receipts import ReceiptKeeper
 from .token_rotation import settle_token
-from .verification import check_acceptable, check_device, check_spec, refusal_of_claim
+from .verification import check_acceptable, check_claim, check_device, check_spec, refusal_of_claim
 from .waiting import Countdown, no_countdown
 
 Report = Callable[[str], None]
@@ -52,6 +53,7 @@ class ClientContext:
     # Shows what the client waits for, with the seconds that are left.
     countdown: Countdown = no_countdown
     models: ModelCache = field(default_factory=ModelCache)
+    open_rounds: OpenRounds = field(default_factory=OpenRounds)
     # Limits how many members of a fleet train at the same time.
     training: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
@@ -174,6 +176,7 @@ class Enrolment:
             check_presentable(spec=spec, owner=owner, account=self.context.account(spec))
         data = self.open_data(spec)
         check_device(device_type=data.device_type, accept_unproven=owner.accept_unproven)
+        check_claim(claimed=data.claimed, accept_unproven=owner.accept_unproven)
         ordinal = membership.ordinal if membership.ordinal is not None else self.ordinal
         if ordinal is not None or spec.workload.partition is None:
             _check_learner(membership, spec, data.learner(ordinal or 0))

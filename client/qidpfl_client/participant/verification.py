@@ -43,6 +43,15 @@ def check_device(*, device_type: str, accept_unproven: bool) -> None:
         )
 
 
+def check_claim(*, claimed: bool, accept_unproven: bool) -> None:
+    """Refuse noise that the owner's program adds by itself, unless the owner accepts that it is only claimed."""
+    if claimed and not accept_unproven:
+        raise OwnerLimit(
+            "the guarantee of noise that your program adds is only claimed: the client cannot check it; let the client"
+            " clip and add the noise (--accept-unproven takes part anyway)"
+        )
+
+
 def check_offer(*, offer: RoundOffer, spec: TaskSpec, latest: SeenOffer | None) -> None:
     """Refuse an announcement that contradicts the pinned spec or the latest announced round."""
     mechanism = spec.privacy.mechanism

@@ -8,7 +8,7 @@ import httpx
 
 from qidpfl_shared.protocol.compatibility import refusal_of_spec
 from qidpfl_shared.protocol.messages import Event, RoundResult, TaskView
-from qidpfl_shared.protocol.wire import BYTES_PER_PARAMETER, Vector32, WireError, content_digest, decode, digest_of
+from qidpfl_shared.protocol.wire import BYTES_PER_PARAMETER, Vector32, WireError, content_digest_of, decode, digest_of
 
 from ..errors import UnsupportedTask
 from ._sse import follow
@@ -33,8 +33,9 @@ class Interface:
         return self._channel.where
 
     def _call(self, method: str, path: str, **options: Unpack[CallOptions]) -> Call:
-        call = Call(method, path, **options)
-        return call if "token" in options else replace(call, token=self._token)
+        if "token" not in options:
+            options["token"] = self._token
+        return Call(method, path, **options)
 
     def _send(self, call: Call) -> ApiResponse:
         return self._channel.send(call)
@@ -70,7 +71,7 @@ class Interface:
         except WireError as error:
             raise untrusted(call, error.detail) from None
 
-    def _vector(self, path: str, data: bytes) -> Call:
-        """The call that sends a vector."""
-        headers = {"Content-Type": "application/octet-stream", "Content-Digest": content_digest(data)}
+    def _vector(self, path: str, data: bytes, *, digest: str) -> Call:
+        """The call that sends a vector with this digest."""
+        headers = {"Content-Type": "application/octet-stream", "Content-Digest": content_digest_of(digest)}
         return self._call("PUT", path, content=data, headers=headers)

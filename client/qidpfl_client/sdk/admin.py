@@ -242,7 +242,7 @@ class AdminApi(Interface):
 
     def give_model(self, task_id: str, data: bytes) -> ModelInfo:
         """Set the model that the task starts from. Possible until the first round is announced."""
-        call = self._vector(f"{_path(task_id)}/models/0", data)
+        call = self._vector(f"{_path(task_id)}/models/0", data, digest=digest_of(data))
         info = self._send(call).read(ModelInfo)
         if (info.version, info.digest) != (0, digest_of(data)):
             raise untrusted(call, "a receipt for another model")

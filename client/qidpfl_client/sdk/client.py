@@ -7,6 +7,7 @@ raise only the errors of `qidpfl_client.errors`. Use one instance per thread.
 import secrets
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Unpack
 
@@ -37,6 +38,7 @@ from qidpfl_shared.protocol.wire import Vector32, digest_of
 from ._base import JSON, Interface
 from .answers import ledger_limit
 from .credentials import checked_id, checked_token, enrol_request, split_code
+from .direct import Waiting
 from .retries import Retries
 from .transport import Call, CallOptions, untrusted
 
@@ -209,11 +211,18 @@ class TaskApi(Interface):
         expected = dimension or self._dimension or self.task().spec.dimension
         return self._model(self._mine("GET", f"/models/{version}"), digest=digest, dimension=expected)
 
-    def upload(self, round_number: int, data: bytes) -> UpdateReceipt:
-        """Send the update of a round. A later repeat must send the same bytes."""
-        call = self._vector(f"{self._path}/rounds/{round_number}/update", data)
+    def upload(self, round_number: int, data: bytes, *, digest: str | None = None) -> UpdateReceipt:
+        """Send the update of a round. A later repeat must send the same bytes.
+
+        Args:
+            round_number: the round that is open.
+            data: the vector as little-endian float32.
+            digest: the SHA-256 of the data in hexadecimal, if the caller has it already.
+        """
+        digest = digest or digest_of(data)
+        call = self._vector(f"{self._path}/rounds/{round_number}/update", data, digest=digest)
         receipt = self._send(call).read(UpdateReceipt)
-        if (receipt.round_number, receipt.digest) != (round_number, digest_of(data)):
+        if (receipt.round_number, receipt.digest) != (round_number, digest):
             raise untrusted(call, "a receipt for another update")
         return receipt
 
@@ -241,8 +250,8 @@ class TaskApi(Interface):
         return self._call(method, f"{self._path}{path}", **options)
 
     def _json(self, method: str, path: str, message: Message, **options: Unpack[CallOptions]) -> Call:
-        call = self._mine(method, path, **options)
-        return replace(call, content=message.model_dump_json().encode(), headers=JSON)
+        options["content"], options["headers"] = message.model_dump_json().encode(), JSON
+        return self._mine(method, path, **options)
 
     def _pin(self, call: Call, spec_digest: str) -> None:
         if self._spec_digest not in (None, spec_digest):
@@ -261,15 +270,22 @@ def _recorded_as(request: BudgetRequest) -> str:
 
 
 class ModelCache:
-    """Keeps the latest model: a client needs no other one, and the members of a fleet share it."""
+    """Keeps the latest model: a client needs no other one, and the members of a fleet share it.
 
-    def __init__(self) -> None:
+    `waiting` is the block in which a member waits while another one downloads the model.
+    """
+
+    def __init__(self, *, waiting: Waiting = nullcontext) -> None:
         self._lock = threading.Lock()
+        self._waiting = waiting
         self._latest: tuple[str, Vector32] | None = None
 
     def get(self, api: TaskApi, version: int, *, digest: str, dimension: int) -> Vector32:
         """The parameters of this digest, downloaded at most once. The caller must not change them."""
-        with self._lock:
+        latest = self._latest
+        if latest is not None and latest[0] == digest:
+            return latest[1]
+        with self._waiting(), self._lock:
             if self._latest is None or self._latest[0] != digest:
                 self._latest = digest, api.model(version, digest=digest, dimension=dimension)
             return self._latest[1]

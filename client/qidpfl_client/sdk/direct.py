@@ -13,7 +13,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,11 +54,18 @@ class Timeouts:
     write: float
 
 
+# The block in which a thread waits for the other side.
+Waiting = Callable[[], AbstractContextManager[Any]]
+
+
 class DirectTransport(httpx.HTTPTransport):
     """A transport with kept connections of its own to one host. Threads may share it."""
 
-    def __init__(self, address: httpx.URL, *, limits: httpx.Limits, **options: Any) -> None:
+    def __init__(
+        self, address: httpx.URL, *, limits: httpx.Limits, waiting: Waiting = nullcontext, **options: Any
+    ) -> None:
         super().__init__(limits=limits, **options)
+        self._waiting = waiting
         self.host = address.host
         self.port = address.port or 80
         self.netloc = address.netloc.decode("ascii")
@@ -83,9 +91,12 @@ class DirectTransport(httpx.HTTPTransport):
         """
         connection = self._free() or self._connected(timeouts)
         try:
-            connection.send(head + content if len(content) < _SENT_AT_ONCE else head, timeouts.write)
-            if len(content) >= _SENT_AT_ONCE:
-                connection.send(content, timeouts.write)
+            if len(content) < _SENT_AT_ONCE:
+                connection.send(head + content, timeouts.write)
+            else:
+                with self._waiting():
+                    connection.send(head, timeouts.write)
+                    connection.send(content, timeouts.write)
             answer = connection.receive(limits, otherwise, timeouts.read)
         except BaseException:
             connection.close()
@@ -131,10 +142,10 @@ class DirectTransport(httpx.HTTPTransport):
         connection.close()
 
     def _connected(self, timeouts: Timeouts) -> "_Connection":
-        with map_httpcore_exceptions():
+        with self._waiting(), map_httpcore_exceptions():
             # The backend that obeys deadlines, over all addresses of the host.
             stream = self._pool._network_backend.connect_tcp(self.host, self.port, timeout=timeouts.connect)
-        return _Connection(stream.get_extra_info("socket"))
+        return _Connection(stream.get_extra_info("socket"), self._waiting)
 
 
 @dataclass
@@ -142,9 +153,14 @@ class _Connection:
     """One connection, used by one thread at a time. `received` holds bytes that are not read yet."""
 
     socket: socket.socket
+    waiting: Waiting = nullcontext
     received: bytearray = field(default_factory=bytearray)
     idle_since: float = 0.0
     may_stay: bool = False
+
+    def __post_init__(self) -> None:
+        self._poll = select.poll()
+        self._poll.register(self.socket, select.POLLIN)
 
     def close(self) -> None:
         self.socket.close()
@@ -153,14 +169,12 @@ class _Connection:
         """Whether the other side has sent nothing, not even the end, since the last answer."""
         if time.monotonic() - self.idle_since > _LONGEST_IDLE_S:
             return False
-        poll = select.poll()
-        poll.register(self.socket, select.POLLIN)
-        return not poll.poll(0)
+        return not self._poll.poll(0)
 
     def send(self, data: bytes, timeout: float) -> None:
         try:
             for start in range(0, len(data), _SENT_AT_ONCE):
-                self.socket.settimeout(limited(timeout, httpx.WriteTimeout))
+                self._set_timeout(limited(timeout, httpx.WriteTimeout))
                 self.socket.sendall(data if len(data) <= _SENT_AT_ONCE else data[start : start + _SENT_AT_ONCE])
         except TimeoutError as error:
             raise httpx.WriteTimeout(str(error)) from error
@@ -174,7 +188,7 @@ class _Connection:
                 raise httpx.RemoteProtocolError("the server changes the protocol")
             version, status, headers = self._head(timeout)
         limit, is_expected = limits.get(status, otherwise), status in limits
-        is_kept = version == b"HTTP/1.1" and "close" not in headers.get("connection", "").lower()
+        is_kept = version == "HTTP/1.1" and "close" not in headers.get("connection", "").lower()
         try:
             body, ended = self._body(status, headers, limit, timeout)
         except (TooLong, httpx.TransportError):
@@ -185,19 +199,23 @@ class _Connection:
         self.may_stay = is_kept and ended and not self.received
         return Answer(status, headers, body)
 
-    def _head(self, timeout: float) -> tuple[bytes, int, dict[str, str]]:
+    def _head(self, timeout: float) -> tuple[str, int, dict[str, str]]:
         searched = 0
         while (end := self.received.find(b"\r\n\r\n", searched)) < 0:
             if len(self.received) > _LONGEST_HEAD:
                 raise httpx.RemoteProtocolError("the headers of the answer are too long")
             searched = max(0, len(self.received) - 3)
             self._read_more(timeout)
-        first, *lines = bytes(self.received[:end]).split(b"\r\n")
+        head = self.received[:end].decode("latin-1")
         del self.received[: end + 4]
-        version, _, rest = first.partition(b" ")
+        first, *lines = head.split("\r\n")
+        version, _, rest = first.partition(" ")
         code = rest[:3]
-        if version not in (b"HTTP/1.1", b"HTTP/1.0") or not code.isdigit() or rest[3:4] not in (b"", b" "):
+        is_number = code.isascii() and code.isdigit()
+        if version not in ("HTTP/1.1", "HTTP/1.0") or not is_number or rest[3:4] not in ("", " "):
             raise httpx.RemoteProtocolError("the answer is not HTTP/1.1")
+        if "\0" in head or not head.count("\r") == head.count("\n") == len(lines):
+            raise httpx.RemoteProtocolError("a header of the answer is malformed")
         return version, int(code), _headers(lines)
 
     def _body(self, status: int, headers: Mapping[str, str], limit: int, timeout: float) -> tuple[bytes, bool]:
@@ -251,8 +269,12 @@ class _Connection:
 
     def _read_more(self, timeout: float, *, may_end: bool = False) -> bool:
         try:
-            self.socket.settimeout(limited(timeout, httpx.ReadTimeout))
-            data = self.socket.recv(_RECEIVED_AT_ONCE)
+            self._set_timeout(limited(timeout, httpx.ReadTimeout))
+            if self.received and self._poll.poll(0):
+                data = self.socket.recv(_RECEIVED_AT_ONCE)
+            else:
+                with self.waiting():
+                    data = self.socket.recv(_RECEIVED_AT_ONCE)
         except TimeoutError as error:
             raise httpx.ReadTimeout(str(error)) from error
         except OSError as error:
@@ -262,13 +284,18 @@ class _Connection:
         self.received += data
         return bool(data)
 
+    def _set_timeout(self, seconds: float | None) -> None:
+        # A system call, and the timeout is the same for most of them.
+        if seconds != self.socket.gettimeout():
+            self.socket.settimeout(seconds)
 
-def _headers(lines: list[bytes]) -> dict[str, str]:
+
+def _headers(lines: list[str]) -> dict[str, str]:
     headers: dict[str, str] = {}
     for line in lines:
-        name, colon, value = line.decode("latin-1").partition(":")
+        name, colon, value = line.partition(":")
         key = name.lower()
-        if not colon or not name or name != name.strip() or any(character in line for character in b"\r\n\0"):
+        if not colon or not name or name != name.strip():
             raise httpx.RemoteProtocolError("a header of the answer is malformed")
         text = value.strip()
         if key in headers and key in ("content-length", "transfer-encoding") and headers[key] != text:

@@ -7,8 +7,8 @@ import httpx
 from qidpfl_shared.protocol.errors import one_line
 
 from ..errors import NoTrustedConnection, Unreachable
+from .connection import connect
 from .tls import TlsFiles, tls_problem
-from .transport import connect
 
 _TIMEOUT_S = 10.0
 

@@ -4,11 +4,12 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import httpx
 import stamina
@@ -46,8 +47,13 @@ class Retries:
     jitter_s: float = 1.0
     retry_after_max_s: float = 60.0
 
-    def run(self, send: Callable[[], Result]) -> Result:
-        """The result of `send`, after as many attempts as allowed. Raises the last error."""
+    def run(
+        self, send: Callable[[], Result], *, waiting: Callable[[], AbstractContextManager[Any]] = nullcontext
+    ) -> Result:
+        """The result of `send`, after as many attempts as allowed. Raises the last error.
+
+        `waiting` is the block of all attempts but the first, and of the times between them.
+        """
         begun = time.monotonic()
         try:
             # The usual case: nothing fails, and a retrying caller would cost as much time as a small request.
@@ -64,7 +70,8 @@ class Retries:
             wait_max=self.wait_max_s,
             wait_jitter=self.jitter_s,
         )
-        return caller(self.wait_after, lambda: next(attempts)())
+        with waiting():
+            return caller(self.wait_after, lambda: next(attempts)())
 
     def wait_after(self, error: Exception) -> bool | float:
         """Whether to retry after this error, or the seconds to wait first if the coordinator has named them."""

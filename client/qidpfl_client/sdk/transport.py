@@ -3,14 +3,12 @@
 The client does not trust an answer: it reads at most the limit, never decompresses, and validates the content.
 """
 
-import ipaddress
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
-from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 
 import httpx
 
@@ -21,8 +19,6 @@ from ..errors import (
     ApiError,
     Conflict,
     Forbidden,
-    InsecureTransport,
-    Misconfigured,
     NotFound,
     NoTrustedConnection,
     Refused,
@@ -33,14 +29,14 @@ from ..errors import (
     UntrustedCoordinator,
 )
 from .answers import SMALL, NotValid, member_of, parse, parse_list, problem_members
-from .deadlines import TOO_SLOW, bounded, call_deadline, deadline_is_over
-from .direct import DirectTransport, Timeouts, TooLong
+from .connection import TIMEOUT_S, CoordinatorClient
+from .deadlines import TOO_SLOW, call_deadline, deadline_is_over
+from .direct import DirectTransport, Timeouts, TooLong, Waiting
 from .retries import NO_RETRIES, Retries, retry_after_s
-from .tls import TlsFiles, tls_problem
+from .tls import tls_problem
 
 # The slowest accepted transfer: a call must end within the timeout plus its bytes, sent and received, at this rate.
 _SLOWEST_BYTES_PER_S = 16 << 10
-_TIMEOUT_S = 30.0
 _COMPRESSED = "it is compressed, although the client did not accept that"
 _ERRORS: Mapping[int, type[ApiError]] = {
     401: Unauthenticated,
@@ -52,97 +48,6 @@ _ERRORS: Mapping[int, type[ApiError]] = {
     429: Unavailable,
 }
 Value = TypeVar("Value")
-
-
-def connect(
-    url: str,
-    *,
-    insecure: bool = False,
-    timeout_s: float = _TIMEOUT_S,
-    connections: int = 10,
-    tls: TlsFiles | None = None,
-) -> httpx.Client:
-    """An HTTP client for one coordinator. It verifies certificates, follows no redirects and keeps no cookies.
-
-    Proxies and certificates of the environment are used for https only: over plain http a proxy could read the token.
-
-    Args:
-        url: the address of the coordinator, without user name, query or fragment.
-        insecure: allow plain http to another machine.
-        timeout_s: the timeout of each read and write. A whole call may take this time, plus the wait of a long poll,
-            plus the time of its largest answer at the slowest accepted rate.
-        connections: the largest number of open connections; each long poll needs one.
-        tls: the certificate of this client, or the CA of the coordinator; for https only.
-
-    Raises:
-        Misconfigured: the address is not a usable URL, or a file of `tls` cannot be used.
-        InsecureTransport: plain http to another machine, without `insecure`.
-
-    >>> with connect("https://coordinator.example:8443") as http:
-    ...     http.base_url
-    URL('https://coordinator.example:8443')
-    """
-    address = _address(url)
-    if address.scheme == "http" and not insecure and not _is_loopback(address.host):
-        raise InsecureTransport(
-            f"plain http to {address.host}: others could read tokens and updates; use https, or --insecure in a network"
-            " that you trust"
-        )
-    if tls is not None and address.scheme != "https":
-        raise Misconfigured("certificates need an address with https")
-    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-    return bounded(
-        _CoordinatorClient(
-            base_url=address,
-            verify=True if tls is None else tls.context(),
-            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, 10.0)),
-            limits=limits,
-            transport=DirectTransport(address, limits=limits) if address.scheme == "http" else None,
-            follow_redirects=False,
-            trust_env=address.scheme == "https",
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            headers={"User-Agent": "qidpfl-client"},
-        )
-    )
-
-
-class _CoordinatorClient(httpx.Client):
-    """An httpx client without the steps of a request that a call to a coordinator never has.
-
-    It sends no credentials of its own, follows no redirect, keeps no cookie and has no hooks: together these cost as
-    much time as the rest of a small request.
-    """
-
-    def send(self, request: httpx.Request, *, stream: bool = False, **options: Any) -> httpx.Response:
-        if not stream:
-            return super().send(request, stream=stream, **options)
-        if self.is_closed:
-            raise RuntimeError("the connection to the coordinator is closed")
-        response = self._transport_for_url(request.url).handle_request(request)
-        response.request = request
-        return response
-
-
-def _address(url: str) -> httpx.URL:
-    try:
-        address = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise Misconfigured("the address of the coordinator is not a URL") from error
-    if address.scheme not in ("http", "https") or not address.host:
-        raise Misconfigured("the address of the coordinator must be like https://host:port")
-    if address.userinfo or address.query or address.fragment:
-        # httpx would send a user name as the credentials, instead of the token.
-        raise Misconfigured("the address of the coordinator must have no user name, query or fragment")
-    return address
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True)
@@ -214,11 +119,15 @@ class Channel:
         self.retries = retries
         self.where = str(http.base_url).rstrip("/")
         self._headers = [*http.headers.items()]
+        usual = {**http.headers, "accept-encoding": "identity"}
+        self._usual_lines = [(name.lower(), f"{name}: {value}") for name, value in usual.items()]
+        self._waiting: Waiting = http.waiting if isinstance(http, CoordinatorClient) else nullcontext
 
     def send(self, call: Call) -> ApiResponse:
         """The answer, after the retries that the call allows."""
         with self._unreachable(), client_span(call.method, call.path, self.where):
-            return (self.retries if call.repeatable else NO_RETRIES).run(lambda: self._once(call))
+            retries = self.retries if call.repeatable else NO_RETRIES
+            return retries.run(lambda: self._once(call), waiting=self._waiting)
 
     def open(self, call: Call) -> httpx.Response:
         """The answer before its body is read. The caller closes it. The deadline covers only the headers."""
@@ -246,22 +155,28 @@ class Channel:
         with call_deadline(self._longest_s(call)):
             if type(transport) is DirectTransport and not self._http.is_closed:
                 return self._exchanged(call, transport)
-            response = self._opened(call)
-            try:
-                return ApiResponse(call, response.status_code, _body(response, call, call.limit))
-            finally:
-                response.close()
+            with self._waiting():
+                response = self._opened(call)
+                try:
+                    return ApiResponse(call, response.status_code, _body(response, call, call.limit))
+                finally:
+                    response.close()
 
     def _exchanged(self, call: Call, transport: DirectTransport) -> ApiResponse:
         """The answer over a direct connection, with the same checks."""
-        timeout = self._timeout(call.wait_s)
+        given = self._http.timeout
+        timeouts = Timeouts(
+            connect=given.connect or TIMEOUT_S,
+            read=(given.read or TIMEOUT_S) + call.wait_s,
+            write=given.write or TIMEOUT_S,
+        )
         try:
             answer = transport.exchange(
                 self._head(call, transport.netloc),
                 call.content or b"",
                 limits=dict.fromkeys(call.expected, call.limit),
                 otherwise=SMALL,
-                timeouts=Timeouts(*(part or _TIMEOUT_S for part in (timeout.connect, timeout.read, timeout.write))),
+                timeouts=timeouts,
             )
         except TooLong:
             raise untrusted(call, f"longer than {call.limit} bytes") from None
@@ -277,23 +192,25 @@ class Channel:
 
     def _head(self, call: Call, host: str) -> bytes:
         """Request line and headers."""
-        own = {"Accept-Encoding": "identity", **call.headers, **trace_headers()}
+        own = {**call.headers, **trace_headers()}
         if call.token is not None:
             own["Authorization"] = f"Bearer {call.token}"
         if call.content is not None or call.method in ("POST", "PUT"):
             own["Content-Length"] = str(len(call.content or b""))
         replaced = {name.lower() for name in own}
-        lines = [f"{name}: {value}" for name, value in self._headers if name not in replaced]
-        lines += [f"{name}: {value}" for name, value in own.items()]
-        if any("\r" in line or "\n" in line or "\0" in line for line in lines):
-            raise httpx.LocalProtocolError("a header has a line end")
         target = _url(self.where, call.path, tuple(call.params.items())).raw_path.decode("ascii")
-        return "\r\n".join([f"{call.method} {target} HTTP/1.1", f"Host: {host}", *lines, "\r\n"]).encode("latin-1")
+        lines = [f"{call.method} {target} HTTP/1.1", f"Host: {host}"]
+        lines += [line for name, line in self._usual_lines if name not in replaced]
+        lines += [f"{name}: {value}" for name, value in own.items()]
+        head = "\r\n".join([*lines, "\r\n"])
+        if "\0" in head or not head.count("\r") == head.count("\n") == len(lines) + 1:
+            raise httpx.LocalProtocolError("a header has a line end")
+        return head.encode("latin-1")
 
     def _longest_s(self, call: Call) -> float:
         """The longest time of one attempt, from the connection to the last byte of the answer."""
         transferred = call.limit + len(call.content or b"")
-        return (self._http.timeout.read or _TIMEOUT_S) + call.wait_s + transferred / _SLOWEST_BYTES_PER_S
+        return (self._http.timeout.read or TIMEOUT_S) + call.wait_s + transferred / _SLOWEST_BYTES_PER_S
 
     def _opened(self, call: Call) -> httpx.Response:
         response = self._http.send(self._request(call), stream=True, follow_redirects=False)
@@ -324,10 +241,10 @@ class Channel:
         """The timeout of the HTTP client, or the default, plus the time that a long poll waits."""
         given = self._http.timeout
         return httpx.Timeout(
-            connect=given.connect or _TIMEOUT_S,
-            read=(given.read or _TIMEOUT_S) + wait_s,
-            write=given.write or _TIMEOUT_S,
-            pool=given.pool or _TIMEOUT_S,
+            connect=given.connect or TIMEOUT_S,
+            read=(given.read or TIMEOUT_S) + wait_s,
+            write=given.write or TIMEOUT_S,
+            pool=given.pool or TIMEOUT_S,
         )
 
     def _problem(self, response: httpx.Response, call: Call) -> Exception:

@@ -1,6 +1,7 @@
 """Batches of records, and their conversion to tensors on the device of the network."""
 
 import hashlib
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from qidpfl_shared.core.privacy.mechanisms import batch_sizes
 from qidpfl_shared.workloads.records import Records, bounded
+
+from .per_sample.gradients import squared_lengths
 
 Batch = npt.NDArray[np.int64]
 # Features up to this size are converted once and cached: the conversion costs more than softmax regression.
@@ -37,6 +40,14 @@ class Chunk(NamedTuple):
     labels: Tensor
 
 
+class MeasuredChunk(NamedTuple):
+    """Some records as tensors, with the squared norms of their inputs where they are known."""
+
+    inputs: Tensor
+    labels: Tensor
+    input_norms: Tensor | None
+
+
 class DataLoader:
     """Loads the records of a client to one device. With `feature_norm`, each record is scaled to at most that norm."""
 
@@ -46,6 +57,9 @@ class DataLoader:
         self._feature_norm = feature_norm
         fits = 4 * records.features.size <= KEPT_BYTES
         self._kept = self._converted(slice(None)) if fits else None
+        # Only vectors enter a layer that needs their norms. Torch counts the changes of a tensor and all of its views.
+        self._norms: Tensor | None = None
+        self._version = 0 if self._kept is None else self._kept.inputs._version
 
     @property
     def kept_bytes(self) -> int:
@@ -70,6 +84,24 @@ class DataLoader:
                 yield self._converted(slice(start, start + length))
             else:
                 yield Chunk(self._kept.inputs[start : start + length], self._kept.labels[start : start + length])
+
+    def measured_chunks(self, batch: Batch | None, *, length: int) -> Iterator[MeasuredChunk]:
+        """The records of a batch, or all of them, in chunks of `length`, with what is known of their norms."""
+        chunks = self.all_chunks(length=length) if batch is None else self.chunks(batch, length=length)
+        for start, chunk in zip(itertools.count(0, length), chunks, strict=False):
+            norms = self._kept_norms()
+            if norms is not None:
+                part = slice(start, start + length)
+                norms = norms[part] if batch is None else norms[torch.from_numpy(batch[part]).to(norms.device)]
+            yield MeasuredChunk(*chunk, norms)
+
+    def _kept_norms(self) -> Tensor | None:
+        """The squared norm of each record, measured once; None if records are not kept, or something changed them."""
+        if self._kept is None or self._kept.inputs.ndim != 2 or self._kept.inputs._version != self._version:
+            return None
+        if self._norms is None:
+            self._norms = squared_lengths(self._kept.inputs)
+        return self._norms
 
     def _converted(self, indices: Batch | slice) -> Chunk:
         inputs = self.records.inputs(indices)

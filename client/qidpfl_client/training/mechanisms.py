@@ -79,10 +79,27 @@ def _step_std(core: NoisyEpochsMechanism, rho: float, *, batch: int) -> float:
 
 def clipped_training(objective: Objective, mechanism: UpdateClip | PaperLiteral, noise: ReleaseNoise) -> Tensor:
     """`update_clip` and `paper_literal`: local training, its update clipped as a whole, then noise."""
-    core, dimension = mechanism.build(), objective.dimension
+    _require_clipping_slack(objective.dimension, noise)
+    return clipped_with_noise(
+        _local_sgd(objective, mechanism, release=noise.release), mechanism, noise, size=objective.size
+    )
+
+
+def clipped_with_noise(
+    update: Tensor, mechanism: UpdateClip | PaperLiteral, noise: ReleaseNoise, *, size: int
+) -> Tensor:
+    """An update of any local training of `size` records in float64, clipped as a whole, then noise.
+
+    An update that is not finite counts as zero.
+    """
+    _require_clipping_slack(update.numel(), noise)
+    core = mechanism.build()
+    clipped = clipped_update(update, bound=core.clip_norm)
+    return noise.add_to(clipped, std=lambda rho: core.noise_std(rho=rho, size=size))
+
+
+def _require_clipping_slack(dimension: int, noise: ReleaseNoise) -> None:
     _require_slack(clipped_update_slack(dimension=dimension), noise.slack(dimension=dimension))
-    update = clipped_update(_local_sgd(objective, mechanism, release=noise.release), bound=core.clip_norm)
-    return noise.add_to(update, std=lambda rho: core.noise_std(rho=rho, size=objective.size))
 
 
 def bolt_on(regression: SoftmaxRegression, mechanism: BoltOn, noise: ReleaseNoise) -> Tensor:

@@ -1,6 +1,5 @@
 """The objective of one client: the loss of its network over its records."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,7 +12,7 @@ from qidpfl_shared.workloads.networks import check_nothing_changes, check_record
 from qidpfl_shared.workloads.records import Records
 
 from ..errors import ClientError
-from .data_loader import Batch, Chunk, DataLoader
+from .data_loader import Batch, DataLoader
 from .devices import wide_dtype
 from .flat_parameters import FlatParameters, random_models
 from .per_sample.clipping import Clipper, ClippingMethod, fastest_method
@@ -72,7 +71,7 @@ class Objective:
             method=self.checked.clipping.method,
             substitute=self.checked.example_inputs[0],
         )
-        total = clipper.clipped_sum(self._chunks(batch), bound=bound)
+        total = clipper.clipped_sum(self.loader.measured_chunks(batch, length=self.chunk), bound=bound)
         return total / (self.size if batch is None else len(batch))
 
     def rounding_slack(self, *, size: int) -> float:
@@ -82,7 +81,7 @@ class Objective:
     def mean_gradient(self, batch: Batch) -> Tensor:
         """The gradient of the mean loss over a batch, without clipping. A chunk for which the network fails is zero."""
         total = self._zeros()
-        for inputs, labels in self._chunks(batch):
+        for inputs, labels in self.loader.chunks(batch, length=self.chunk):
             try:
                 loss = functional.cross_entropy(self.network(inputs), labels, reduction="sum")
                 gradients = torch.autograd.grad(loss, self.parameters.tensors, allow_unused=True)
@@ -96,11 +95,6 @@ class Objective:
     def with_features_bounded(self, norm: float) -> "Objective":
         """A copy in which the features of every record are scaled to at most this norm."""
         return replace(self, loader=DataLoader(self.loader.records, self.parameters.device, feature_norm=norm))
-
-    def _chunks(self, batch: Batch | None) -> Iterable[Chunk]:
-        return (
-            self.loader.all_chunks(length=self.chunk) if batch is None else self.loader.chunks(batch, length=self.chunk)
-        )
 
     def _zeros(self) -> Tensor:
         return torch.zeros_like(self.parameters.vector, dtype=wide_dtype(self.parameters.device))

@@ -23,6 +23,7 @@ from qidpfl_client.training.per_sample.clipping import (
     fastest_method,
 )
 from qidpfl_client.training.per_sample.functional import gradients_by_vmap, gradients_one_by_one
+from qidpfl_client.training.per_sample.gradients import squared_lengths
 from qidpfl_client.training.per_sample.hooks import _loss_gradient, gradients_by_hooks
 from qidpfl_shared.core.privacy.rounding import SLACK
 from qidpfl_shared.protocol.mechanism_specs import GradientOnce
@@ -105,6 +106,29 @@ def test_a_method_gives_what_a_loop_over_records_gives(name: str, method: Gradie
     case = setting(CASES[name])
     for bound in (middle_norm(case), 1e-3, 1e6):
         assert_clips_like_a_loop(clipper(case, method), case, bound=bound)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_network_of_one_matrix_gets_the_bits_of_the_same_network_in_a_wrapping(bias: bool) -> None:
+    bare = setting(Case(lambda: nn.Linear(30, LABELS, bias=bias), (30,)))
+    wrapped = setting(Case(lambda: nn.Sequential(nn.Linear(30, LABELS, bias=bias)), (30,)))
+    wrapped.parameters.vector.copy_(bare.parameters.vector)
+    squares = squared_lengths(bare.inputs)
+    found, known, expected = (
+        clipper(case, gradients_by_hooks).clipped_sum([chunk], bound=middle_norm(bare))
+        for case, chunk in (
+            (bare, (bare.inputs, bare.labels)),
+            (bare, (bare.inputs, bare.labels, squares)),
+            (wrapped, (bare.inputs, bare.labels)),
+        )
+    )
+    assert torch.equal(found, expected) and torch.equal(known, expected)
+
+
+def test_a_matrix_with_a_hook_of_its_owner_is_computed_with_the_hook() -> None:
+    case = setting(Case(lambda: nn.Linear(30, LABELS), (30,)))
+    case.network.register_forward_hook(lambda layer, entered, answers: answers * 3)
+    assert_clips_like_a_loop(clipper(case, chosen_for(case).method), case, bound=middle_norm(case))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -18,8 +18,9 @@ _MULTIPLE = BLOCK // 2
 
 
 def bytes_kept(network: nn.Module, inputs: Tensor, *, besides: Tensor) -> int:
-    """The bytes that a forward pass keeps for the backward pass, without the parameters."""
-    storages = {besides.untyped_storage().data_ptr(): 0}
+    """The bytes that a forward pass keeps for the backward pass, without the inputs and the parameters."""
+    # The inputs have no gradient and are there in any case.
+    storages = {tensor.untyped_storage().data_ptr(): 0 for tensor in (inputs, besides)}
 
     def note(tensor: Tensor) -> Tensor:
         storages.setdefault(tensor.untyped_storage().data_ptr(), tensor.numel() * tensor.element_size())

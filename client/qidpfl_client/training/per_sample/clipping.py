@@ -5,6 +5,7 @@ model cannot make a record contribute more than the bound. The bound holds for t
 `qidpfl_shared.core.privacy.rounding` has the arithmetic.
 """
 
+import functools
 import math
 import warnings
 from collections.abc import Iterable, Sequence
@@ -24,13 +25,24 @@ from .gradients import Contribution
 from .hooks import gradients_by_hooks
 
 Contributions = Sequence[Contribution | None]
+# Inputs and labels, and the squared norms of the inputs, where they are known.
+RecordChunk = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None]
 
 
 class GradientMethod(Protocol):
-    """Computes the gradients of the records of a chunk, multiplied by `scale`; None if it cannot."""
+    """Computes the gradients of the records of a chunk, multiplied by `scale`; None if it cannot.
+
+    A method may use `input_norms`, the squared norms of the inputs, instead of measuring inputs.
+    """
 
     def __call__(
-        self, network: nn.Module, inputs: Tensor, labels: Tensor, *, scale: float = 1.0
+        self,
+        network: nn.Module,
+        inputs: Tensor,
+        labels: Tensor,
+        *,
+        scale: float = 1.0,
+        input_norms: Tensor | None = None,
     ) -> Contributions | None: ...
 
 
@@ -60,22 +72,24 @@ class Clipper:
     method: GradientMethod
     substitute: Tensor
 
-    def clipped_sum(self, chunks: Iterable[tuple[Tensor, Tensor]], *, bound: float) -> Tensor:
+    def clipped_sum(self, chunks: Iterable[RecordChunk], *, bound: float) -> Tensor:
         """The sum of the per-record gradients of all chunks, each clipped to `bound`: a flat vector of the widest type.
 
-        A chunk has inputs, which must be finite, and labels.
+        A chunk has inputs, which must be finite, and labels. It may have the squared norms of its inputs, measured with
+        `squared_lengths`.
         """
         # Compute gradients relative to the bound, so that a small bound stays far from the smallest numbers.
         scale = 2.0 ** -math.floor(math.log2(bound))
         total = torch.zeros_like(self.parameters.vector, dtype=wide_dtype(self.parameters.device))
         parts = self.parameters.split(total)
-        for inputs, labels in chunks:
-            self._add_to(parts, inputs, labels, bound=bound * scale, scale=scale)
+        for chunk in chunks:
+            self._add_to(parts, chunk, bound=bound * scale, scale=scale)
         return total.div_(scale)
 
-    def _add_to(self, parts: Sequence[Tensor], inputs: Tensor, labels: Tensor, *, bound: float, scale: float) -> None:
+    def _add_to(self, parts: Sequence[Tensor], chunk: RecordChunk, *, bound: float, scale: float) -> None:
+        inputs, labels, *known = chunk
         try:
-            contributions, refused = self._contributions(inputs, labels, scale=scale), None
+            contributions, refused = self._contributions(inputs, labels, *known, scale=scale), None
         except torch.OutOfMemoryError:
             raise
         except NETWORK_FAILURES:
@@ -90,8 +104,10 @@ class Clipper:
                 if contribution is not None:
                     part.add_(contribution.weighted_sum(factors))
 
-    def _contributions(self, inputs: Tensor, labels: Tensor, *, scale: float) -> Contributions:
-        found = self.method(self.network, inputs, labels, scale=scale)
+    def _contributions(
+        self, inputs: Tensor, labels: Tensor, input_norms: Tensor | None = None, *, scale: float
+    ) -> Contributions:
+        found = self.method(self.network, inputs, labels, scale=scale, input_norms=input_norms)
         # Without a result, the network computes so many records in another way than those of the check.
         return gradients_one_by_one(self.network, inputs, labels, scale=scale) if found is None else found
 
@@ -136,17 +152,14 @@ def fastest_method(
 
 def squared_norms(contributions: Contributions, *, records: int) -> Tensor:
     """The squared norm of the gradient of each record, over all parameters; infinite for one that counts as zero."""
-    total = torch.zeros(records)
-    for part in contributions:
-        if part is not None:
-            total = total.to(norms := part.squared_norms()) + norms
-    return total
+    norms = [part.squared_norms() for part in contributions if part is not None]
+    return functools.reduce(torch.add, norms) if norms else torch.zeros(records)
 
 
 def clip_factors(squared: Tensor, *, bound: float) -> Tensor:
     """The factors that shorten vectors of these squared norms to `bound`, less the slack; 0 for an infinite norm."""
-    factors = (bound * (1 - SLACK) / squared.sqrt().clamp(min=torch.finfo(squared.dtype).tiny)).clamp(max=1)
-    return torch.where(squared.isfinite(), factors, 0)
+    # The inverse root of 0 is infinite, and that of an infinite norm 0.
+    return squared.rsqrt().mul_(bound * (1 - SLACK)).clamp_(max=1).nan_to_num_(nan=0)
 
 
 def clipped_update(update: Tensor, *, bound: float) -> Tensor:

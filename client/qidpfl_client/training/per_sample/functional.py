@@ -14,7 +14,7 @@ NETWORK_FAILURES = (Exception,)
 
 
 def gradients_by_vmap(
-    network: nn.Module, inputs: Tensor, labels: Tensor, *, scale: float = 1.0
+    network: nn.Module, inputs: Tensor, labels: Tensor, *, scale: float = 1.0, input_norms: Tensor | None = None
 ) -> list[Contribution | None]:
     """One row per record and parameter, with `torch.func.vmap`."""
     named = {name: tensor.detach() for name, tensor in network.named_parameters()}
@@ -30,7 +30,7 @@ def gradients_by_vmap(
 
 
 def gradients_one_by_one(
-    network: nn.Module, inputs: Tensor, labels: Tensor, *, scale: float = 1.0
+    network: nn.Module, inputs: Tensor, labels: Tensor, *, scale: float = 1.0, input_norms: Tensor | None = None
 ) -> list[Contribution | None]:
     """One row per record and parameter, with a backward pass per record. This is the definition.
 

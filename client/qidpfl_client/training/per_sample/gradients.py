@@ -31,27 +31,40 @@ class Contribution(Protocol):
 
 
 class Rows:
-    """The parts themselves, one row per record.
+    """The parts themselves, one row per record. The caller may know their |row|², if they are finite."""
 
-    The caller may have measured the rows with `measured_in_place`, while they were in the cache. With `channels_last`,
-    a row holds kernels as (place, channel), of these sizes; the parameter holds them as (channel, place).
-    """
-
-    def __init__(
-        self, rows: Tensor, *, squared: Tensor | None = None, channels_last: tuple[int, int] | None = None
-    ) -> None:
+    def __init__(self, rows: Tensor, *, squared: Tensor | None = None) -> None:
         flat = rows.reshape(len(rows), -1)
         self._rows = finite(flat) if squared is None else flat
-        self._squared = _squared_lengths(self._rows) if squared is None else squared
-        self._channels_last = channels_last
+        self._squared = squared_lengths(self._rows) if squared is None else squared
         self.width = self._rows.shape[1]
 
     def squared_norms(self) -> Tensor:
         return self._squared
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
-        total = _sum_of_products(factors[:, None], self._rows)
-        return (total if self._channels_last is None else total.view(-1, *self._channels_last).mT).reshape(-1)
+        return _sum_of_rows(factors, self._rows).reshape(-1)
+
+
+class Kernels:
+    """The parts of the kernels of a convolution, as (line of the kernel, record, output channel · place · channel).
+
+    The parameter has the order (output channel, channel, line, place). The caller has measured the rows with
+    `measured_in_place`, while they were in the cache.
+    """
+
+    def __init__(self, rows: Tensor, squared: Tensor, *, outputs: int, channels: int) -> None:
+        self._rows = rows
+        self._squared = squared
+        self._shape = (len(rows), outputs, -1, channels)
+        self.width = rows.shape[0] * rows.shape[2]
+
+    def squared_norms(self) -> Tensor:
+        return self._squared
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        lines = torch.stack([_sum_of_rows(factors, line) for line in self._rows])
+        return lines.view(self._shape).permute(1, 3, 0, 2).reshape(-1)
 
 
 class Products:
@@ -60,15 +73,22 @@ class Products:
     def __init__(self, gradients: Tensor, inputs: Tensor) -> None:
         self._gradients = gradients
         self._inputs = inputs
-        self._squared = _squared_lengths(gradients)
+        self._squared = squared_lengths(gradients)
+        self._squared_inputs: Tensor | None = None
         self.width = gradients.shape[1] + inputs.shape[1]
 
     def bias(self) -> Rows:
         """The part of the bias of the same layer: the gradient itself, whose norm is known."""
         return Rows(self._gradients, squared=self._squared)
 
+    def know_inputs(self, squared: Tensor) -> None:
+        """Take the |input|² that the caller measured with `squared_lengths`, on the same numbers."""
+        self._squared_inputs = squared
+
     def squared_norms(self) -> Tensor:
-        gradients, inputs = self._squared, _squared_lengths(self._inputs)
+        gradients, inputs = self._squared, self._squared_inputs
+        if inputs is None:
+            inputs = squared_lengths(self._inputs)
         too_large = (gradients > LARGEST_GRADIENT_NORM**2) | (inputs > LARGEST_INPUT_NORM**2)
         return (gradients * inputs).masked_fill(too_large, torch.inf)
 
@@ -90,7 +110,7 @@ class Lookups:
         self.width = indices.shape[1] + added[0].numel()
 
     def squared_norms(self) -> Tensor:
-        return _squared_lengths(self._added.flatten(1))
+        return squared_lengths(self._added.flatten(1))
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         weighted = (self._added * factors[:, None, None]).flatten(0, 1).to(wide_dtype(factors.device))
@@ -104,19 +124,34 @@ def finite(values: Tensor) -> Tensor:
 
 
 def measured_in_place(rows: Tensor) -> Tensor:
-    """Make rows that no other tensor shares finite, and return their |row|²."""
+    """Make rows (line, record, number) that no other tensor shares finite, and return |row|² of each record."""
     torch.nan_to_num(rows, nan=torch.finfo(rows.dtype).max, out=rows)
-    return _squared_lengths(rows)
+    return squared_lengths(rows)
 
 
-def _squared_lengths(rows: Tensor) -> Tensor:
-    """|row|² in the widest type. Few squares are added in float32, so that the error does not grow with the row."""
-    wide, whole = wide_dtype(rows.device), rows.shape[1] // NORM_BLOCK * NORM_BLOCK
-    total: Tensor = torch.linalg.vector_norm(rows[:, whole:], dim=1).to(wide).square()
+def squared_lengths(rows: Tensor) -> Tensor:
+    """|row|² in the widest type. Few squares are added in float32, so that the error does not grow with the row.
+
+    Rows may have a third dimension before the others, over which squares are added too.
+    """
+    wide, whole = wide_dtype(rows.device), rows.shape[-1] // NORM_BLOCK * NORM_BLOCK
+    if not whole and rows.ndim == 2 and rows.stride(0) == 1:
+        # By columns: torch measures rows whose numbers are not next to each other many times slower.
+        return rows.T.square().sum(0).to(wide)
+    norms: Tensor = torch.linalg.vector_norm(rows[..., whole:], dim=-1)
+    total = norms.to(wide).square()
     if whole:
-        blocks = rows[:, :whole].reshape(len(rows), -1, NORM_BLOCK)
-        total += torch.linalg.vector_norm(blocks, dim=2).to(wide).square().sum(1)
-    return total
+        blocks = torch.unflatten(rows[..., :whole], -1, (-1, NORM_BLOCK))
+        total += torch.linalg.vector_norm(blocks, dim=-1).to(wide).square().sum(-1)
+    return total.sum(0) if rows.ndim == 3 else total
+
+
+def _sum_of_rows(factors: Tensor, rows: Tensor) -> Tensor:
+    """Σ factor·row, added like the products below."""
+    if rows.stride(0) != 1 or len(rows) % BLOCK:
+        return _sum_of_products(factors[:, None], rows)
+    by_block = (rows.T * factors).view(rows.shape[1], -1, BLOCK)
+    return by_block.sum(2).sum(1, dtype=wide_dtype(rows.device))
 
 
 def _sum_of_products(left: Tensor, right: Tensor) -> Tensor:
@@ -124,6 +159,7 @@ def _sum_of_products(left: Tensor, right: Tensor) -> Tensor:
     whole = len(right) // BLOCK * BLOCK
     if whole == 0:
         return left.T @ right
-    by_block = [side[:whole].reshape(-1, BLOCK, side.shape[1]) for side in (left, right)]
-    total = torch.bmm(by_block[0].mT, by_block[1]).sum(0, dtype=wide_dtype(right.device))
-    return total if whole == len(right) else total.add_(left[whole:].T @ right[whole:])
+    if whole < len(right):
+        return _sum_of_products(left[:whole], right[:whole]).add_(left[whole:].T @ right[whole:])
+    by_block = torch.bmm(left.reshape(-1, BLOCK, left.shape[1]).mT, right.reshape(-1, BLOCK, right.shape[1]))
+    return by_block.sum(0, dtype=wide_dtype(right.device))

@@ -4,36 +4,46 @@ A rule returns None if it does not apply; the client then uses a general method 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .gradients import Contribution, Lookups, Products, Rows, finite, measured_in_place
+from .gradients import Contribution, Kernels, Lookups, Products, Rows, finite, measured_in_place
 
 Contributions = dict[str, Contribution]
 # Numbers in a block of windows: the copy, and its products, should stay in the cache until they are measured.
-_BLOCK = 1 << 19
+_BLOCK = 1 << 20
 # The layer is Any because each rule takes the one class that it is registered for.
 Rule = Callable[[Any, Tensor, Tensor], Contributions | None]
 
 
 def contributions_of(
-    layer: nn.Module, entered: Tensor, gradient: Tensor, *, finite_input: bool
+    layer: nn.Module, entered: Tensor, gradient: Tensor, *, finite_input: bool, input_norms: Tensor | None = None
 ) -> Contributions | None:
-    """The contributions to the parameters of a layer, by name; None without a rule."""
+    """The contributions to the parameters of a layer, by name; None without a rule.
+
+    `input_norms` are the squared norms of what entered, if they are known.
+    """
     if type(layer) in _KEEP_FACTORS:
         entered, gradient = entered if finite_input else finite(entered), finite(gradient)
     # The exact type: a subclass may compute something else.
     rule = RULES.get(type(layer))
-    return None if rule is None else rule(layer, entered, gradient)
+    found = None if rule is None else rule(layer, entered, gradient)
+    weight = None if found is None else found["weight"]
+    if input_norms is not None and isinstance(weight, Products):
+        weight.know_inputs(input_norms)
+    return found
 
 
 def _linear(layer: nn.Linear, entered: Tensor, gradient: Tensor) -> Contributions | None:
     if entered.ndim < 2:
         return None
+    if entered.ndim == 2:
+        products = Products(gradient, entered)
+        return _with_bias(layer, products, products.bias())
     left = gradient.reshape(len(gradient), -1, layer.out_features)
     right = entered.reshape(len(entered), -1, layer.in_features)
     if left.shape[1] == 1:
@@ -45,45 +55,50 @@ def _linear(layer: nn.Linear, entered: Tensor, gradient: Tensor) -> Contribution
 def _convolution(layer: nn.Conv1d | nn.Conv2d, entered: Tensor, gradient: Tensor) -> Contributions | None:
     if entered.ndim != len(layer.kernel_size) + 2:
         return None
-    groups, outer, channels = layer.groups, layer.out_channels // layer.groups, layer.in_channels // layer.groups
-    # Copies are fast if the numbers that stay next to each other are many: those of a place, or those of a line.
-    by_place = layer.kernel_size[-1] * channels > gradient.shape[-1]
-    windows = _windows(layer, entered, by_place=by_place)
-    kernel = math.prod(layer.kernel_size)
-    left = gradient.reshape(len(entered), groups, outer, -1)
-    rows = gradient.new_empty(len(entered), layer.out_channels * channels * kernel)
-    sides = (-1, kernel * channels) if by_place else (kernel * channels, -1)
-    block = max(1, min(len(entered), _BLOCK // windows[0].numel()))
+    records, groups = len(entered), layer.groups
+    outer, inner = layer.out_channels // groups, layer.in_channels // groups
+    left = torch.unflatten(gradient.movedim(1, -1).flatten(1, -2), -1, (groups, outer)).permute(0, 2, 3, 1)
+    windows, lines = _windows(layer, entered)
+    width = math.prod(windows.shape[2 + len(layer.kernel_size) :])
+    rows = gradient.new_empty(len(lines), records, layer.out_channels * width)
+    block = max(1, min(records, _BLOCK // max(1, (windows[0].numel() + left[0].numel() + rows[:, 0].numel()))))
     copied, squared = gradient.new_empty(block, *windows.shape[1:]), []
-    for start in range(0, len(entered), block):
-        found = rows[start : start + block]
-        copy = copied[: len(found)].copy_(windows[start : start + block])
-        right = copy.view(len(found) * groups, *sides)
-        products = found.view(len(right), outer, -1)
-        torch.bmm(left[start : start + block].flatten(0, 1), right if by_place else right.mT, out=products)
+    for start in range(0, records, block):
+        found = rows[:, start : start + block]
+        copy = copied[: found.shape[1]].copy_(windows[start : start + block])
+        right = copy.view(found.shape[1] * groups, -1, width)
+        errors = left[start : start + block].flatten(0, 1)
+        for line, part in zip(lines, found, strict=True):
+            torch.bmm(errors, right[:, line : line + errors.shape[2]], out=part.view(len(right), outer, width))
         squared.append(measured_in_place(found))
-    measured = Rows(rows, squared=torch.cat(squared), channels_last=(kernel, channels) if by_place else None)
-    return _with_bias(layer, measured, Rows(left.sum(3).flatten(1)))
+    kernels = Kernels(rows, torch.cat(squared), outputs=layer.out_channels, channels=inner)
+    return _with_bias(layer, kernels, Rows(left.sum(3).flatten(1)))
 
 
-def _windows(layer: nn.Conv1d | nn.Conv2d, entered: Tensor, *, by_place: bool) -> Tensor:
-    """The input of the kernel at each place, as a view (record, group, channel, kernel…, place…).
+def _windows(layer: nn.Conv1d | nn.Conv2d, entered: Tensor) -> tuple[Tensor, Sequence[int]]:
+    """The input of the kernel at each place, as a view (record, group, place…, kernel…, channel).
 
-    By place, the view is (record, group, place…, kernel…, channel).
+    Of the first axis, the view has the places only: the lines of the kernel see the same input, further on. The second
+    result is the first place of each line, if places are counted along all axes. With a stride a line would see other
+    places; the view then has all of the kernel, as one line.
     """
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     padding = _padding(layer)
     seen = functional.pad(entered, padding, mode=mode) if any(padding) else entered
-    if by_place:
-        seen = seen.movedim(1, -1).contiguous().movedim(-1, 1)
+    # Copies are fast if the numbers that stay next to each other are many: those of all channels.
+    seen = seen.movedim(1, -1).contiguous().movedim(-1, 1)
     spatial = len(layer.kernel_size)
+    by_line = layer.stride[0] == 1
     for axis, (size, stride, dilation) in enumerate(
         zip(layer.kernel_size, layer.stride, layer.dilation, strict=True), start=2
     ):
-        seen = seen.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
+        if axis > 2 or not by_line:
+            seen = seen.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
     grouped = torch.unflatten(seen, 1, (layer.groups, -1))
-    places, kernel = range(3, 3 + spatial), range(3 + spatial, 3 + 2 * spatial)
-    return grouped.permute(0, 1, *places, *kernel, 2) if by_place else grouped.permute(0, 1, 2, *kernel, *places)
+    places, kernel = range(3, 3 + spatial), range(3 + spatial, grouped.ndim)
+    view = grouped.permute(0, 1, *places, *kernel, 2)
+    step = layer.dilation[0] * math.prod(view.shape[3 : 2 + spatial])
+    return view, range(0, step * layer.kernel_size[0], step) if by_line else (0,)
 
 
 def _padding(layer: nn.Conv1d | nn.Conv2d) -> list[int]:

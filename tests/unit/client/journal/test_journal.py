@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from qidpfl_client.errors import JournalError
 from qidpfl_client.journal.journal import Entry, Journal, Membership, RecordsVersion, SeenOffer
 from qidpfl_client.journal.ledger import read_ledger
-from qidpfl_client.journal.sqlite_file import VERSION
+from qidpfl_client.journal.schema import VERSION
 from qidpfl_client.owner import LIFETIME_RHO
 from qidpfl_shared.core.privacy.account import (
     DuplicateRelease,

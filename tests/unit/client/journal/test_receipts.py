@@ -10,6 +10,7 @@ import pytest
 from qidpfl_client.api import TaskApi
 from qidpfl_client.errors import UntrustedCoordinator
 from qidpfl_client.journal.journal import Journal, Membership
+from qidpfl_client.journal.receipts import KeptReceipts
 from qidpfl_client.participant.receipts import ReceiptKeeper
 from qidpfl_shared.protocol.messages import BudgetReceipt, UpdateReceipt
 from qidpfl_shared.protocol.signatures import ChainPosition, KeyList, PublicKeyInfo, SignedMessage, SigningKey
@@ -135,3 +136,26 @@ def test_an_endorsed_key_is_pinned_and_another_one_is_not(journal: Journal) -> N
         keeper(journal, info(KEY), info(intruder)).keep(budget(4, key=intruder), round_number=1)
     keeper(journal, info(KEY), info(new, KEY)).keep(budget(4, key=new), round_number=1)
     assert list(journal.receipts.pinned(TASK)) == [KEY.key_id, new.key_id]
+
+
+def test_a_message_further_on_than_all_others_costs_one_statement(journal: Journal) -> None:
+    keep = keeper(journal)
+    keep.pin(KEY.public_key)
+    keep.keep(budget(4), round_number=1)
+    said: list[str] = []
+    journal._file._opened.set_trace_callback(said.append)
+    keep.keep(update(6), round_number=1)
+    assert [statement.split()[0] for statement in said] == ["REPLACE"]
+    # The same entry of the chain again, with another head.
+    with pytest.raises(UntrustedCoordinator, match="rewritten"):
+        keep.keep(budget(6), round_number=1)
+
+
+def test_the_order_is_known_to_a_journal_that_is_opened_again(journal: Journal) -> None:
+    keep = keeper(journal)
+    keep.pin(KEY.public_key)
+    keep.keep(update(6), round_number=1)
+    # As after a restart: nothing is remembered.
+    again = KeptReceipts(journal._file)
+    with pytest.raises(UntrustedCoordinator, match="is at entry 5"):
+        again.keep(update(5, head="ef"), round_number=1)

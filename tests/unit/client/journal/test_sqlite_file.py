@@ -12,7 +12,7 @@ import pytest
 
 from qidpfl_client.errors import JournalError
 from qidpfl_client.journal.journal import Entry, Journal, Membership
-from qidpfl_client.journal.sqlite_file import VERSION
+from qidpfl_client.journal.schema import VERSION
 from qidpfl_shared.protocol.ledger import SpendState
 from support.faults.kills import killed_at_stop
 

@@ -154,6 +154,15 @@ def test_an_entry_shows_a_device_that_the_proofs_do_not_cover(device: str, prove
     assert ("heuristic" in made.mechanism) == (device in made.mechanism) == math.isinf(proven)
 
 
+@pytest.mark.parametrize("device", ["cpu", "mps"])
+def test_a_claimed_entry_is_charged_without_a_guarantee(device: str) -> None:
+    made = round_entry(
+        task_id="t", spec=preset("digits"), round_number=1, rho=0.1, size=100, device_type=device, claimed=True
+    )
+    assert made.mechanism == "gradient_once, claimed by the owner's program: no privacy guarantee"
+    assert made.rho == 0.1 and math.isinf(made.proven_rho)
+
+
 def test_an_entry_shows_the_guarantee_of_its_mechanism() -> None:
     def entry(**overrides: Any) -> tuple[str, float]:
         spec = preset("digits", overrides)

@@ -8,6 +8,7 @@ from qidpfl_client.errors import OwnerLimit, UntrustedCoordinator
 from qidpfl_client.journal.journal import Entry, SeenOffer
 from qidpfl_client.participant.verification import (
     check_acceptable,
+    check_claim,
     check_device,
     check_offer,
     check_payment,
@@ -151,3 +152,10 @@ def test_a_device_without_proofs_needs_the_consent_of_the_owner() -> None:
     check_device(device_type="mps", accept_unproven=True)
     with pytest.raises(OwnerLimit, match="mps are heuristic"):
         check_device(device_type="mps", accept_unproven=False)
+
+
+def test_noise_of_the_owners_program_needs_the_consent_of_the_owner() -> None:
+    check_claim(claimed=False, accept_unproven=False)
+    check_claim(claimed=True, accept_unproven=True)
+    with pytest.raises(OwnerLimit, match="only claimed"):
+        check_claim(claimed=True, accept_unproven=False)
