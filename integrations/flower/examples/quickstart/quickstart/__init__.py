@@ -1,0 +1,1 @@
+"""A Flower app: it knows nothing of QI-DPFL."""
