@@ -12,7 +12,10 @@ BIN := $(VENV)/bin
 PROJECTS := shared server client experiments qidpfl
 # The package of each project: that of `qidpfl` has its name, the others have it as a prefix.
 PACKAGES := $(foreach p,$(PROJECTS),$(p)/$(patsubst qidpfl_qidpfl,qidpfl,qidpfl_$(p)))
+# The bridge to Flower is checked without Flower, whose pins differ from ours: it has an environment of its own.
+FLOWER := integrations/flower
 INSTALLED := $(VENV)/.installed
+SITE_TOOLS := $(VENV)/.site-tools
 MANIFESTS := VERSION constraints.txt pyproject.toml $(PROJECTS:%=%/pyproject.toml)
 # Many tests wait for processes: twice as many workers as cores. A file stays on one worker, so its fixtures are made once.
 # Files run in the order of their folders: the containers and the live tests first, the short ones fill the gaps.
@@ -20,7 +23,7 @@ PARALLEL := -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 ALL_TESTS := $(PARALLEL) -m "not long"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-gpu unit unit-services unit-others lint types coverage check release hashes format bench bench-quick experiments up down logs ps results test-docker clean
+.PHONY: help setup flower demo test test-long test-gpu unit unit-services unit-others lint types coverage check release hashes format bench bench-quick experiments docs site images up down logs ps results test-docker clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,11 +33,17 @@ setup: $(INSTALLED)  ## create .venv and install everything into it
 $(INSTALLED): $(MANIFESTS)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("QI-DPFL needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
+	@$(BIN)/python .ci/pip_install.py --upgrade --constraint constraints.txt pip
 	@index=$$($(BIN)/python docker/torch_index.py $(TORCH_INDEX)); \
 	echo "installing (about a minute) ..."; \
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt $$index --group dev --editable "./shared[torch,parquet]" --editable "./server[postgres,eval,tensorboard,mlflow,traces]" --editable "./client[train,traces]" --editable ./experiments --editable "./qidpfl[pandas,polars]"
+	$(BIN)/python .ci/pip_install.py --constraint constraints.txt $$index --group dev --editable "./shared[torch,parquet]" --editable "./server[postgres,eval,tensorboard,mlflow,traces]" --editable "./client[train,traces]" --editable ./experiments --editable "./qidpfl[pandas,polars]"
 	@touch $@
+
+flower:  ## create integrations/flower/.venv with Flower, the client and the bridge between them
+	$(PYTHON) -m venv $(FLOWER)/.venv
+	@index=$$($(PYTHON) docker/torch_index.py $(TORCH_INDEX)); \
+	echo "installing (some minutes) ..."; \
+	$(FLOWER)/.venv/bin/python -m pip install --quiet --constraint $(FLOWER)/constraints.txt $$index --editable "./shared[torch]" --editable "./client[train]" --editable "./$(FLOWER)[simulation]"
 
 demo: $(INSTALLED)  ## coordinator and ten clients on this machine, live; DATASET=mnist for MNIST, HOLD=1 keeps the dashboard
 	$(BIN)/qidpfl demo --dataset $(DATASET)$(if $(HOLD), --hold)
@@ -53,7 +62,7 @@ unit: $(INSTALLED)  ## run the tests that need no torch and start no process, in
 	@$(MAKE) --no-print-directory --output-sync --jobs 2 unit-services unit-others
 
 # Two processes without a scheduler between them: each collects its own half only.
-unit-others: UNIT := tests/unit/shared tests/unit/experiments tests/unit/qidpfl tests/unit/benchmarks tests/unit/test_docstring_examples.py
+unit-others: UNIT := tests/unit/shared tests/unit/experiments tests/unit/qidpfl tests/unit/flower tests/unit/benchmarks tests/unit/test_docstring_examples.py
 unit-services: UNIT := tests/unit/server tests/unit/client
 unit-services unit-others: $(INSTALLED)
 	@$(BIN)/python -m pytest $(UNIT) -q -m "not slow" --hypothesis-profile short -p no:schemathesis -p no:xdist
@@ -64,7 +73,7 @@ lint: $(INSTALLED)  ## check style, formatting and spelling
 	$(BIN)/codespell
 
 types: $(INSTALLED)  ## check the types, strictly
-	$(BIN)/mypy $(PACKAGES) tests benchmarks examples
+	$(BIN)/mypy $(PACKAGES) $(FLOWER)/qidpfl_flower $(FLOWER)/examples tests benchmarks examples
 
 # Each process of the tests writes a file of its own; the floor is in pyproject.toml.
 coverage: $(INSTALLED)  ## run the tests and fail if they cover less than the floor
@@ -77,6 +86,20 @@ check: lint types coverage  ## lint, types and tests with coverage
 
 release: $(INSTALLED)  ## build sdists and wheels of all distributions into dist/ and test them in a new environment
 	PYTHON=$(PYTHON) TORCH_INDEX=$(TORCH_INDEX) .ci/release $(PROJECTS)
+
+$(SITE_TOOLS): $(INSTALLED) constraints.txt pyproject.toml
+	@echo "installing MkDocs ..."
+	@$(BIN)/python .ci/pip_install.py --constraint constraints.txt --group docs
+	@touch $@
+
+# Material says at every start that it is maintained until 2027 only.
+docs site: export NO_MKDOCS_2_WARNING = 1
+
+docs: $(SITE_TOOLS)  ## serve the documentation site on this machine, without any other host
+	$(BIN)/mkdocs serve --strict
+
+site: $(SITE_TOOLS)  ## build the documentation site strictly, into build/site
+	$(BIN)/mkdocs build --strict --quiet
 
 hashes: $(INSTALLED)  ## write constraints.hashes.txt after a change of constraints.txt; needs the network
 	$(BIN)/python .ci/update_hashes.py
@@ -109,6 +132,15 @@ experiments: $(INSTALLED)  ## the paper's methods on live services, with figures
 			|| failed="$$failed $$dataset"; \
 	done; test -z "$$failed" || { echo "not all is well with:$$failed" >&2; exit 1; }
 
+# Options of `docker build`, such as "--build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130"
+BUILD_OPTIONS ?=
+
+images:  ## build the images qidpfl-server and qidpfl-client, tagged with the version and as latest
+	@for image in server client; do \
+		docker build --file Dockerfile.$$image --build-arg VERSION=$$(cat VERSION) $(BUILD_OPTIONS) \
+			--tag qidpfl-$$image:$$(cat VERSION) --tag qidpfl-$$image:latest . || exit 1; \
+	done
+
 # Which files make up the testbed in containers: e.g. OVERLAYS="gpu", or OVERLAYS="postgres mnist"
 OVERLAYS ?=
 COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose) \
@@ -140,5 +172,5 @@ test-docker: $(INSTALLED)  ## run the tests with containers; needs a Docker engi
 	$(BIN)/python -m pytest tests/docker --durations 10 -rs
 
 clean:  ## remove the environment and all caches
-	rm -rf $(VENV) dist .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DISTRIBUTIONS = {
     f"qidpfl_{name}": ROOT / name / f"qidpfl_{name}" for name in ("shared", "server", "client", "experiments")
-} | {"qidpfl": ROOT / "qidpfl" / "qidpfl"}
+} | {"qidpfl": ROOT / "qidpfl" / "qidpfl", "qidpfl_flower": ROOT / "integrations" / "flower" / "qidpfl_flower"}
 
 # For each package: the other packages of this project, and the libraries, that it may import. A distribution's own name
 # stands for the modules that lie directly in it. `numpy` and the standard library are allowed everywhere.
@@ -25,7 +25,7 @@ RULES: dict[str, set[str]] = {
     # domain <- store, plugins <- service <- audit, ops <- api <- cli
     "qidpfl_server": {"pydantic", "pydantic_settings", "structlog", "qidpfl_shared.core", "qidpfl_shared.protocol"},
     "qidpfl_server.store": {
-        *("alembic", "sqlalchemy", "qidpfl_server"),
+        *("alembic", "sqlalchemy", "xxhash", "qidpfl_server"),
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
     "qidpfl_server.plugins": {
@@ -122,6 +122,12 @@ RULES: dict[str, set[str]] = {
     "qidpfl.demo": {
         *("rich", "typer", "qidpfl", "qidpfl_client", "qidpfl_client.journal", "qidpfl_experiments.testbed"),
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
+    },
+    # The bridge to Flower uses the packages of the client, and no module of the server.
+    "qidpfl_flower": {
+        *("flwr", "pydantic", "stamina", "typer"),
+        *("qidpfl_client", "qidpfl_client.cli", "qidpfl_client.journal", "qidpfl_client.participant"),
+        *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
     },
 }
 # `__main__` modules join the parts of their distribution and follow no rule.

@@ -14,6 +14,7 @@ from qidpfl_client.cli.app import app as client_app
 from qidpfl_experiments.__main__ import app as experiments_app
 from qidpfl_experiments.methods import BY_NAME
 from qidpfl_experiments.results.tables import FILES
+from qidpfl_flower.cli import app as flower_app
 from qidpfl_server.api.routes import clients, controls, models, overview, rounds, tasks, tokens
 from qidpfl_server.cli.app import app
 from qidpfl_server.cli.tasks import tasks_app
@@ -42,6 +43,7 @@ WORKLOADS = (ROOT / "docs" / "workloads.md").read_text()
 DOCKER = (ROOT / "docs" / "docker.md").read_text()
 OWN_RULES = (ROOT / "docs" / "own-rules.md").read_text()
 EXPERIMENTS = (ROOT / "docs" / "experiments.md").read_text()
+FLOWER = (ROOT / "docs" / "flower.md").read_text()
 RESULTS = ROOT / "docs" / "results"
 PAGES = [page for folder in (".", "docs", "docs/tutorials") for page in sorted((ROOT / folder).glob("*.md"))]
 LINKS = [(page, link) for page in PAGES for link in sorted(set(re.findall(r"\]\(([^)#:]+)\)", page.read_text())))]
@@ -176,6 +178,7 @@ def options_of(commands: typer.Typer) -> list[tuple[str, str]]:
 
 CLIENT_OPTIONS = options_of(client_app)
 EXPERIMENT_OPTIONS = options_of(experiments_app)
+FLOWER_OPTIONS = options_of(flower_app)
 
 
 @pytest.mark.parametrize(("command", "option"), CLIENT_OPTIONS, ids=map(" ".join, CLIENT_OPTIONS))
@@ -186,6 +189,12 @@ def test_every_option_of_the_client_is_documented(command: str, option: str) -> 
 @pytest.mark.parametrize("name", sorted({command for command, _ in CLIENT_OPTIONS}))
 def test_every_command_of_the_client_is_documented(name: str) -> None:
     assert f"qidpfl-client {name}" in PARTICIPANT
+
+
+@pytest.mark.parametrize("option", sorted({option for _, option in FLOWER_OPTIONS} - {"--version"}))
+def test_every_option_of_the_flower_client_is_documented(option: str) -> None:
+    own = {one for command, one in CLIENT_OPTIONS if command == "run"}
+    assert f"`{option}`" in FLOWER or option in own
 
 
 @pytest.mark.parametrize("option", sorted({option for _, option in EXPERIMENT_OPTIONS}))
@@ -252,7 +261,7 @@ def test_every_call_of_the_sdk_is_documented(api: type, documented: list[str]) -
     assert calls == set(documented)
 
 
-_FOLDERS = "benchmarks|client|docker|docs|examples|experiments|server|shared|tests"
+_FOLDERS = "benchmarks|client|docker|docs|examples|experiments|integrations|server|shared|tests"
 PATHS = sorted(
     {
         (page.name, path)

@@ -1,7 +1,9 @@
 """Pinned versions, their hashes, the lists of the images, and the bill of materials agree with each other."""
 
 import json
+import os
 import re
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -82,3 +84,26 @@ def test_the_bill_of_materials_lists_everything_that_is_needed(tmp_path: Path) -
             # torch brings setuptools, as its index has it.
             if not package.startswith(("qidpfl-", "torch", "setuptools")):
                 assert installed == pins[package], package
+
+
+def test_setup_without_a_network_is_one_readable_line() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{unused.getsockname()[1]}/simple"
+        alone = {
+            "PIP_INDEX_URL": f"http://user:secret@{host}",
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_RETRIES": "1",
+            "PIP_FIND_LINKS": "",
+        }
+        command = [sys.executable, ".ci/pip_install.py", "--dry-run", "qidpfl-no-such-package"]
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | alone, capture_output=True, text=True)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(f"setup: the package index http://{host} does not answer (")
+
+
+def test_other_failures_of_setup_are_those_of_pip(tmp_path: Path) -> None:
+    alone = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": str(tmp_path)}
+    command = [sys.executable, ".ci/pip_install.py", "--dry-run", "qidpfl-no-such-package"]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | alone, capture_output=True, text=True)
+    assert done.returncode == 1 and "No matching distribution found for qidpfl-no-such-package" in done.stderr

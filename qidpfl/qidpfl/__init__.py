@@ -1,11 +1,12 @@
 """QI-DPFL in a notebook or a script: define a task, run it, and look at what was paid, spent and learned.
 
-from qidpfl import Task, Testbed
+Example:
+    from qidpfl import Task, Testbed
 
-with Testbed(clients=10) as bed:
-    run = bed.run(Task.from_preset("digits").with_(horizon=10))
-run.rounds, run.clients
-run.plot()
+    with Testbed(clients=10) as bed:
+        run = bed.run(Task.from_preset("digits").with_(horizon=10))
+    run.rounds, run.clients
+    run.plot()
 """
 
 from .coordinator import Coordinator

@@ -28,7 +28,8 @@ class Testbed:
         privacy_value: of all clients, LOW:HIGH for uniform draws, or another form of `qidpfl-client fleet`.
         seed: of privacy values and behaviours; not of the noise.
         folder: keep state, journals and logs here; None: a temporary folder, removed at the end.
-        tensorboard, mlflow: also write every round there; see docs/tracking.md.
+        tensorboard: also write every round as event files into this folder; see docs/tracking.md.
+        mlflow: also write every round to this tracking URI of MLflow.
         progress: show how far a task is.
 
     The clients accept what a preset suggests as limits, also mechanisms without a proof: a testbed is for public data.

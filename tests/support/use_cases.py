@@ -129,13 +129,14 @@ class ServedTask:
 
     def settle(self) -> bool:
         """Settle the open round if it is due now."""
-        return settle_if_due(
+        closed = settle_if_due(
             self.cases.store,
             self.task_id,
             self.cases.evaluator,
             self.cases.clock.now(),
             defer_from_s=self.cases.defer_from_s,
         )
+        return closed is not None
 
     def evaluate(self) -> bool:
         """Evaluate the settled round that waits for it."""
@@ -246,7 +247,7 @@ class ServedClient:
         return self.look_up(data, number) or self.deliver(data, number)[0]
 
     def deliver(self, data: bytes, number: int = 1) -> tuple[UpdateReceipt, set[str]]:
-        """Store an upload; its receipt, and the tasks whose waiting clients are woken."""
+        """Store an upload; its receipt, and the tasks that are due then."""
         vector = np.frombuffer(data, dtype="<f4").astype(np.float64)
         with self.cases.store.blobs.stage() as blob:
             blob.write(data)
@@ -261,10 +262,11 @@ class ServedClient:
 
             def work(tx: Transaction) -> tuple[UpdateReceipt | Exception, set[str]]:
                 (outcome,) = accept_updates(tx, self.task.task_id, number, [staged])
-                return outcome, set(tx.touched)
+                assert not tx.touched, "an upload changes nothing that clients wait for"
+                return outcome, set(tx.due)
 
-            outcome, touched = self.cases.write(work)
-            return _result_of(outcome), touched
+            outcome, due = self.cases.write(work)
+            return _result_of(outcome), due
 
     def play(self, number: int = 1) -> None:
         self.declare(number)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from qidpfl_client.api import AdminApi
@@ -19,6 +19,8 @@ from ..record import TaskRecord, part_of
 from .processes import DemoProcesses
 
 _POLL_S = 0.3
+# Spaces between the columns of the rounds.
+_GAP = 1
 
 
 class Watch:
@@ -46,7 +48,7 @@ class Watch:
                     break
                 time.sleep(_POLL_S)
         if self._console.is_terminal:
-            self._console.print(_table(record))
+            self._console.print(rounds_table(record, width=self._console.width))
         self._console.print(f"\nThe task is {record.task.state}: {record.task.reason}, after {self._elapsed():.0f} s.")
         return record
 
@@ -90,7 +92,9 @@ class Watch:
             self._kill_in_round = None
             self._processes.coordinator.kill()
             self._processes.coordinator.process.wait()
-        live.update(Group(_table(record), Text(f"{self._elapsed():.0f} s")), refresh=True)
+        live.update(
+            Group(rounds_table(record, width=self._console.width), Text(f"{self._elapsed():.0f} s")), refresh=True
+        )
 
     def _print_rows(self, rows: Iterable[list[str]]) -> None:
         for row in rows:
@@ -117,12 +121,22 @@ def _selection(record: TaskRecord) -> Table:
     return table
 
 
-def _table(record: TaskRecord) -> Table:
-    table = Table(title="Rounds: budgets of the clients (rho), reward and payments", title_justify="left", box=None)
-    for name in _head(record):
-        table.add_column(name, justify="right", no_wrap=True)
-    for result in record.rounds:
-        table.add_row(*_row(record, result))
+def rounds_table(record: TaskRecord, *, width: int) -> Table:
+    """One row per settled round; as many clients as fit have a column, so that no header and no digit is cut."""
+    rows = [_head(record), *(_row(record, result) for result in record.rounds)]
+    sizes = [max(map(len, cells)) + _GAP for cells in zip(*rows, strict=True)]
+    last = 2 + len(record.selected)
+    kept = last
+    while kept > 2 and sum(sizes[:kept]) + sum(sizes[last:]) > width:
+        kept -= 1
+    rows = [row[:kept] + row[last:] for row in rows]
+    title = "Rounds: budgets of the clients (rho), reward and payments"
+    if kept < last:
+        title += f"\n({last - kept} more clients do not fit; the dashboard has them)"
+    columns = [Column(name, justify="right", no_wrap=True) for name in rows[0]]
+    table = Table(*columns, title=title, title_justify="left", box=None, padding=(0, _GAP, 0, 0))
+    for row in rows[1:]:
+        table.add_row(*row)
     return table
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +16,10 @@ from qidpfl import Coordinator, InvalidTask, MissingExtra, Run, RunFailed, Task,
 from qidpfl.progress import TaskProgress
 from qidpfl_client.errors import Unauthenticated
 from qidpfl_shared.protocol.messages import TaskState
+from support.pages import ROOT, blocks
 
 pytestmark = pytest.mark.live
 
-ROOT = Path(__file__).parents[3]
 CLIENTS, ROUNDS = 6, 3
 # The noise of the histograms never makes a whole client look like one with two labels only.
 TASK = Task.from_preset("digits").with_(horizon=ROUNDS, distance_threshold=1.3)
@@ -112,13 +113,61 @@ def test_clients_that_cannot_train_end_with_their_last_line(bed: Testbed, tmp_pa
         clients.run(TASK)
 
 
+def statements(text: str) -> list[str]:
+    """The lines of a program without comments."""
+    return [code for line in text.splitlines() if (code := line.partition("#")[0].rstrip())]
+
+
 def test_ten_lines_lead_from_import_to_chart(tmp_path: Path) -> None:
     script = ROOT / "examples" / "ten_lines.py"
-    statements = [line for line in script.read_text().splitlines()[1:] if line.strip()]
-    assert len(statements) <= 10
+    assert len(statements(script.read_text())) - 1 <= 10
     began = time.monotonic()
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, env=os.environ)
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - began < 120
     assert done.stdout.startswith("Run digits: finished") and not done.stderr
     assert (tmp_path / "results" / "ten-lines.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("page", ["docs/python.md", "qidpfl/README.md"])
+def test_the_first_block_of_a_page_works(page: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the run it is the script above; the rest shows a finished task."""
+    shown = statements(next(blocks(ROOT / page, "python")).text)
+    _, *script = statements((ROOT / "examples" / "ten_lines.py").read_text())
+    assert shown[:4] == script[:4] and shown[3] == "    run = bed.run(task)"
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(shown[4:]), {"run": run})
+    assert (tmp_path / "run.png").is_file()
+
+
+def test_the_page_changes_a_task(tmp_path: Path) -> None:
+    _, changes, _ = blocks(ROOT / "docs" / "python.md", "python")
+    exec(changes.text, {"task": TASK})
+
+
+def test_the_page_runs_a_task_elsewhere(bed: Testbed, tmp_path: Path) -> None:
+    *_, elsewhere = blocks(ROOT / "docs" / "python.md", "python")
+    address = f'"{bed.coordinator.url}", token, progress=False'
+    code = elsewhere.text.replace('"https://host:8443", token, server_ca="ca.pem"', address)
+    names: dict[str, object] = {"token": bed._services.token()}
+    block = threading.Thread(target=exec, args=[code, names])
+    block.start()
+    while "codes" not in names:
+        assert block.is_alive()
+        time.sleep(0.1)
+    codes = tmp_path / "codes"
+    codes.write_text("\n".join(names["codes"]))  # type: ignore[arg-type]
+    command = [
+        "-m",
+        "qidpfl_client",
+        "fleet",
+        "--server",
+        bed.coordinator.url,
+        "--code-file",
+        str(codes),
+        "--clients",
+        "10",
+    ]
+    subprocess.run([sys.executable, *command, "--public-data"], cwd=tmp_path, check=True, capture_output=True)
+    block.join()
+    assert isinstance(names["now"], Run) and names["now"].task.state is TaskState.FINISHED
