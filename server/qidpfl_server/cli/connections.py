@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -25,6 +26,8 @@ _RESERVED_CONNECTIONS = 32
 _NEW_PER_S = 100.0
 # A connection above that rate is not read for at most this time: honest clients of the same address wait as long.
 _LONGEST_DELAY_S = 0.5
+# A new connection looks for another one that has sent nothing among so many. It must stay cheap.
+_LOOKED_AT = 16
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Slot:
         self._lane = lane
         self._address = address
         self._close: Callable[[], None] = lambda: None
+        self._is_unread: Callable[[], bool] = lambda: False
         self._free = False
         self._paused = False
 
@@ -68,9 +72,20 @@ class Slot:
         """Whether the connection is beyond the limits, for health and operators only."""
         return self._lane.reserved
 
-    def on_close(self, close: Callable[[], None]) -> None:
-        """What closes the connection when another one needs its place."""
+    def on_close(self, close: Callable[[], None], *, is_unread: Callable[[], bool] = lambda: False) -> None:
+        """What closes the connection when another one needs its place.
+
+        `is_unread` tells whether its first bytes wait for the server. The connection then keeps its place, if another
+        one has none: it is not idle, the server is late.
+        """
         self._close = close
+        self._is_unread = is_unread
+        if self in self._address.idle:
+            self.set_idle(True)
+
+    def is_unread(self) -> bool:
+        """Whether first bytes have arrived that the server has not read yet."""
+        return self._is_unread()
 
     def set_idle(self, idle: bool) -> None:
         """Idle connections are closed first, the longest idle one before the others."""
@@ -114,6 +129,10 @@ class _Address:
 
     def make_room(self) -> bool:
         """Close the connection that has been idle for the longest time; False if none is idle."""
+        for slot in list(islice(self.idle, _LOOKED_AT)):
+            if not slot.is_unread():
+                break
+            slot.set_idle(True)
         slot = next(iter(self.idle), None)
         if slot is not None:
             slot.evict()

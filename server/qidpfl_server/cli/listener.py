@@ -112,7 +112,7 @@ class Listener:
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         starting = self._loop.create_task(self._set_up(connection, slot, host, self._connections.delay_s(host)))
-        slot.on_close(lambda: _cancel(starting))
+        slot.on_close(lambda: _cancel(starting), is_unread=lambda: _is_unread(connection))
         self._starting.add(starting)
         starting.add_done_callback(self._starting.discard)
 
@@ -133,6 +133,14 @@ class Listener:
 
 def _cancel(starting: asyncio.Task[None]) -> None:
     starting.cancel()
+
+
+def _is_unread(connection: socket.socket) -> bool:
+    """Whether bytes wait to be read. The end of the other side's bytes alone does not count."""
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK))
+    except OSError:
+        return False
 
 
 def _send_now(connection: socket.socket, data: bytes) -> None:

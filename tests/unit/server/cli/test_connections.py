@@ -28,6 +28,27 @@ def test_the_longest_idle_connection_of_the_address_gives_its_place() -> None:
     assert closed == ["2"]
 
 
+def test_a_connection_whose_first_bytes_wait_for_the_server_keeps_its_place() -> None:
+    """Catches a slow server that closes a connection before it reads the request: the caller sees a reset."""
+    connections, closed = Connections(ConnectionLimits(total=10, per_address=3, reserved=1)), Closed()
+    slots = [closed.admit(connections, "a", str(number)) for number in range(3)]
+    for slot, number in zip(slots[:2], "01", strict=True):
+        assert slot is not None
+        slot.on_close(lambda name=number: closed.append(name), is_unread=lambda: True)  # type: ignore[misc]
+    for number in range(3, 6):
+        assert closed.admit(connections, "a", str(number)) is not None
+    assert closed == ["2", "3", "4"]
+
+
+def test_a_place_is_found_if_all_connections_wait_for_the_server() -> None:
+    connections, closed = Connections(ConnectionLimits(total=10, per_address=100, reserved=1)), Closed()
+    for number in range(30):
+        slot = connections.admit("a")
+        assert slot is not None
+        slot.on_close(lambda name=str(number): closed.append(name), is_unread=lambda: True)  # type: ignore[misc]
+    assert len(closed) == 20
+
+
 def test_the_address_with_the_most_connections_gives_a_place_when_all_are_taken() -> None:
     connections, closed = Connections(ConnectionLimits(total=4, per_address=None, reserved=1)), Closed()
     for host in ("b", "a", "a", "a", "b"):
