@@ -129,10 +129,10 @@ class _Address:
 
     def make_room(self) -> bool:
         """Close the connection that has been idle for the longest time; False if none is idle."""
-        for slot in list(islice(self.idle, _LOOKED_AT)):
-            if not slot.is_unread():
+        for candidate in list(islice(self.idle, _LOOKED_AT)):
+            if not candidate.is_unread():
                 break
-            slot.set_idle(True)
+            candidate.set_idle(True)
         slot = next(iter(self.idle), None)
         if slot is not None:
             slot.evict()

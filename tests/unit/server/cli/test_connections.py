@@ -35,8 +35,8 @@ def test_a_connection_whose_first_bytes_wait_for_the_server_keeps_its_place() ->
     for slot, number in zip(slots[:2], "01", strict=True):
         assert slot is not None
         slot.on_close(lambda name=number: closed.append(name), is_unread=lambda: True)  # type: ignore[misc]
-    for number in range(3, 6):
-        assert closed.admit(connections, "a", str(number)) is not None
+    for later in range(3, 6):
+        assert closed.admit(connections, "a", str(later)) is not None
     assert closed == ["2", "3", "4"]
 
 
