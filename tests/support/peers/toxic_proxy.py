@@ -1,7 +1,7 @@
 """A proxy in front of an object store that is slow, fails, is full or lies, as a test says."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
@@ -20,8 +20,8 @@ class Toxin:
     latency_s: float = 0.0
     # The status and the code of every answer, instead of asking the object store.
     refusal: tuple[int, str] | None = None
-    # Which requests are refused: by default all.
-    refuses: Callable[[str, str], bool] = lambda method, path: True
+    # The methods of the requests that are refused; all if it is empty.
+    refused: Collection[str] = ()
     # Bytes of objects that are read are changed.
     lies: bool = False
     drops: bool = False
@@ -29,7 +29,7 @@ class Toxin:
     seen: list[tuple[str, str]] = field(default_factory=list)
 
     def heal(self) -> None:
-        self.latency_s, self.refusal, self.lies, self.drops = 0.0, None, False, False
+        self.latency_s, self.refusal, self.refused, self.lies, self.drops = 0.0, None, (), False, False
 
 
 @contextmanager
@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         time.sleep(toxin.latency_s)
-        if toxin.refusal is not None and toxin.refuses(self.command, self.path):
+        if toxin.refusal is not None and (not toxin.refused or self.command in toxin.refused):
             status, code = toxin.refusal
             self._answer(status, {"Content-Type": "application/xml"}, _ERROR.format(code).encode())
             return

@@ -186,13 +186,13 @@ class ObjectClient:
 
         try:
             yield
-        except (PermissionDeniedError, UnauthenticatedError) as error:
-            raise ObjectStoreFailure("the object store refuses this coordinator", _reason(error)) from error
         except BaseError as error:
             reason = _reason(error)
             if reason.startswith(_FULL_STATUS) or _FULL_CODES & set(_CODE.findall(str(error))):
                 raise StorageFull("the object store has no space left") from error
-            raise ObjectStoreFailure("the object store fails", reason) from error
+            refused = isinstance(error, (PermissionDeniedError, UnauthenticatedError))
+            said = "the object store refuses this coordinator" if refused else "the object store fails"
+            raise ObjectStoreFailure(said, reason) from error
 
 
 def _opened(url: str, timeouts: dict[str, Any], retries: dict[str, Any]) -> "ObjectStore":
