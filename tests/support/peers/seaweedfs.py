@@ -105,7 +105,8 @@ class SeaweedFS:
 
 def _free_ports(count: int) -> list[int]:
     """Ports that are free together with their second ports, and stay so for as long as they are all held."""
-    held, found = [], []
+    held: list[socket.socket] = []
+    found: list[int] = []
     try:
         while len(found) < count:
             one, other = socket.socket(), socket.socket()

@@ -94,13 +94,18 @@ class ObjectClient:
 
     def create(self, name: str, data: bytes) -> bool:
         """Store an object unless there is one of this name; whether this call has stored it."""
-        from obstore.exceptions import AlreadyExistsError
+        from obstore.exceptions import AlreadyExistsError, NotSupportedError
 
         with self._errors():
             try:
                 self._obstore.put(self._store, name, data, mode="create", use_multipart=False)
             except AlreadyExistsError:
                 return False
+            except NotSupportedError:
+                # Not every object store has conditions, or the operator has switched them off.
+                if self.length(name) is not None:
+                    return False
+                self.put(name, data)
         return True
 
     def put(self, name: str, data: bytes) -> None:

@@ -128,7 +128,7 @@ def hide_an_update(cases: UseCases) -> tuple[ServedTask, Path]:
     for client in clients[1:]:
         client.play()
     clients[0].declare()
-    blob = cases.store.blobs.root / "objects" / clients[0].upload().digest
+    blob = Path(cases.store.blobs.place) / "objects" / clients[0].upload().digest
     return task, blob.rename(blob.parent.parent / "hidden")
 
 

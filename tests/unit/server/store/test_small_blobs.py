@@ -54,7 +54,7 @@ def publish(store: Store, data: bytes) -> str:
 
 def reread(store: Store) -> FolderBlobs:
     """The same blobs, as a process sees them that has written none."""
-    return FolderBlobs(store.blobs.root, small=SmallBlobs(store.engine))
+    return FolderBlobs(Path(store.blobs.place), small=SmallBlobs(store.engine))
 
 
 def files(store: Store) -> list[str]:
@@ -74,7 +74,7 @@ def test_a_blob_is_a_row_up_to_64_kib_and_a_file_above(store: Store, length: int
     assert (digest in rows(store), digest in files(store)) == (is_row, not is_row)
     for blobs in (store.blobs, reread(store)):
         assert blobs.has(digest) and blobs.get(digest) == data[:length]
-    assert not list((store.blobs.root / "staging").iterdir())
+    assert not list((Path(store.blobs.place) / "staging").iterdir())
 
 
 def test_a_write_that_fails_leaves_no_row(store: Store) -> None:
