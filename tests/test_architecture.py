@@ -241,7 +241,7 @@ def test_modules_do_not_import_each_other_in_circles() -> None:
         ("qidpfl_shared.core", {"pydantic", "torch", "fastapi", "httpx"}),
         ("qidpfl_shared.protocol", {"torch", "fastapi", "httpx"}),
         ("qidpfl_shared.workloads", {"torch", "torchvision", "sklearn", "PIL", "pyarrow", "fastapi", "httpx"}),
-        ("qidpfl_server.ops", {"fastapi", "uvicorn", "torch"}),
+        ("qidpfl_server.ops", {"fastapi", "uvicorn", "torch", "obstore"}),
         ("qidpfl_client.api", {"torch", "scipy.stats", "sklearn", "structlog", "fastapi"}),
         ("qidpfl_client.sdk", {"torch", "scipy.stats", "sklearn", "structlog", "fastapi", "opentelemetry"}),
     ],

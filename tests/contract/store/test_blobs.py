@@ -208,3 +208,13 @@ def test_a_backup_refuses_damaged_bytes(place: BlobPlace, tmp_path: Path) -> Non
     with pytest.raises(DamagedState):
         blobs.copy_to(backup.root, digest, link=False)
     assert backup.digests() == []
+
+
+def test_an_object_store_without_conditions_is_asked_first(
+    bucket_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
+    blobs = BucketPlace(bucket_url, tmp_path / "staging").open()
+    assert blobs.put(DATA) == blobs.put(DATA) and blobs.get(digest_of(DATA)) == DATA
+    identity, is_new = blobs.folder_id()
+    assert is_new and blobs.folder_id() == (identity, False)

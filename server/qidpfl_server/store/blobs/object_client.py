@@ -41,6 +41,7 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 # What S3 and its relatives answer when a disk or a quota is full.
 _FULL_STATUS = "507"
 _BEYOND_THE_END = "416"
+_NOT_IMPLEMENTED = "501"
 _FULL_CODES = {
     *("QuotaExceeded", "BucketQuotaExceeded", "StorageQuotaExceeded", "AccountStorageQuotaExceeded"),
     *("InsufficientStorage", "XMinioStorageFull", "EntityTooLargeForQuota", "AccountIsFull"),
@@ -94,18 +95,20 @@ class ObjectClient:
 
     def create(self, name: str, data: bytes) -> bool:
         """Store an object unless there is one of this name; whether this call has stored it."""
-        from obstore.exceptions import AlreadyExistsError, NotSupportedError
+        from obstore.exceptions import AlreadyExistsError
 
-        with self._errors():
-            try:
+        try:
+            with self._errors():
                 self._obstore.put(self._store, name, data, mode="create", use_multipart=False)
-            except AlreadyExistsError:
+        except AlreadyExistsError:
+            return False
+        except (NotImplementedError, ObjectStoreFailure) as error:
+            if isinstance(error, ObjectStoreFailure) and not error.reason.startswith(_NOT_IMPLEMENTED):
+                raise
+            # Not every object store has conditions, and the operator can switch them off.
+            if self.length(name) is not None:
                 return False
-            except NotSupportedError:
-                # Not every object store has conditions, or the operator has switched them off.
-                if self.length(name) is not None:
-                    return False
-                self.put(name, data)
+            self.put(name, data)
         return True
 
     def put(self, name: str, data: bytes) -> None:
@@ -186,11 +189,13 @@ class ObjectClient:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raise the errors of obstore as `CoordinatorError`. A missing object stays a `FileNotFoundError`."""
-        from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+        """Raise the errors of obstore as `CoordinatorError`. A missing or present object keeps its error."""
+        from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 
         try:
             yield
+        except AlreadyExistsError:
+            raise
         except BaseError as error:
             reason = _reason(error)
             if reason.startswith(_FULL_STATUS) or _FULL_CODES & set(_CODE.findall(str(error))):

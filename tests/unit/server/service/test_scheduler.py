@@ -230,6 +230,10 @@ def test_failures_are_counted_for_each_task_and_step() -> None:
     policy = RetryPolicy()
     assert [policy.pause_after("one", (1, 1)) for _ in range(6)] == [1.0, 2.0, 4.0, 8.0, 16.0, None]
     assert policy.pause_after("two", (1, 1)) == 1.0
+    # About ten minutes for an object store that may be repaired.
+    pauses = [policy.pause_after("three", (1, 1), 40) for _ in range(40)]
+    assert pauses[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, 16.0] and pauses[-1] is None
+    assert 550 < sum(filter(None, pauses)) < 650
     assert policy.pause_after("one", (1, 2)) == 1.0
 
 
