@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from qidpfl_server.clock import SystemClock
+from qidpfl_server.clock import SystemClock, seconds
 from qidpfl_server.errors import StoreBusy
 from qidpfl_server.ops.export import read_export
 from qidpfl_server.service import retention
@@ -50,8 +50,8 @@ def store(servers: tuple[Store, Store]) -> Store:
 
 @pytest.fixture
 def cases(store: Store) -> UseCases:
-    """Their clock starts from that of the machine, which is also that of the object store."""
-    return UseCases(store, FakeClock(SystemClock().now()))
+    """Their clock is a minute behind that of the object store, which tells the time in whole seconds."""
+    return UseCases(store, FakeClock(SystemClock().now() - seconds(60)))
 
 
 def publish(tx: Transaction, data: bytes = DATA) -> str:

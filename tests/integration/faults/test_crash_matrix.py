@@ -69,7 +69,8 @@ def test_a_coordinator_on_an_object_store_killed_at_any_failpoint_continues_wher
         coordinator.start()
         assert [run.result()["task_state"] for run in runs] == ["finished"] * CLIENTS
         assert violations(coordinator, clients[0].task_id, clients) == []
-        assert not list((tmp_path / "blobs" / "staging").iterdir())
+        # With PostgreSQL the files may belong to another coordinator: they are removed after an hour.
+        assert store_url.startswith("postgresql") or not list((tmp_path / "blobs" / "staging").iterdir())
 
 
 @pytest.mark.parametrize("store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)

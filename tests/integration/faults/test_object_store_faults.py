@@ -171,3 +171,33 @@ def test_an_object_store_killed_in_a_round_keeps_all_acknowledged_uploads(tmp_pa
                 require_end(clients, coordinator)
     finally:
         store.kill()
+
+
+@pytest.mark.long
+def test_a_coordinator_stops_cleanly_while_its_object_store_hangs(coordinator: Coordinator, toxin: Toxin) -> None:
+    """A thread that waits for the object store must not abort the interpreter at its end."""
+    clients = gathered(coordinator)
+    toxin.latency_s = 20.0
+    before = len(toxin.seen)
+    answers: list[object] = []
+
+    def try_upload() -> None:
+        try:
+            answers.append(upload(clients[0]).status_code)
+        except httpx.TransportError as error:
+            answers.append(error)
+
+    uploading = threading.Thread(target=try_upload)
+    uploading.start()
+    while not any("/objects/" in path for _, path in toxin.seen[before:]):
+        time.sleep(0.02)
+    assert coordinator.stop() == 0
+    uploading.join()
+    toxin.heal()
+    # Nothing was acknowledged unless it is stored.
+    coordinator.start()
+    clients[0].http.base_url = f"{coordinator.url}/v1/tasks/{clients[0].task_id}"
+    for client in clients:
+        client.http.base_url = clients[0].http.base_url
+        upload(client).raise_for_status()
+    require_end(clients, coordinator)
