@@ -48,7 +48,7 @@ def test_a_coordinator_killed_at_any_failpoint_continues_where_it_was(
 
 
 # Where an object is stored and its row is not, or the other way round. The long form has all failpoints.
-AROUND_OBJECTS = ("upload.blob_staged", "upload.before_commit", "settle.model_written", "settle.after_commit")
+AROUND_OBJECTS = ("upload.blob_staged", "upload.before_commit", "settle.model_written")
 
 
 @pytest.mark.parametrize("store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)

@@ -120,7 +120,7 @@ def test_uploads_are_refused_while_the_object_store_fails_and_accepted_afterward
 
 def test_a_slow_object_store_delays_a_round_and_loses_nothing(coordinator: Coordinator, toxin: Toxin) -> None:
     clients = gathered(coordinator)
-    toxin.latency_s = 1.0
+    toxin.latency_s = 0.3
     threads = [threading.Thread(target=lambda client=client: upload(client).raise_for_status()) for client in clients]
     for thread in threads:
         thread.start()

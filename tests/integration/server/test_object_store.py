@@ -96,7 +96,14 @@ def test_replicas_refuse_to_serve_one_database_with_two_buckets(
 ) -> None:
     key = {"QIDPFL_SIGNING_KEY": str(tmp_path / "signing.key")}
     with running(tmp_path / "a", store_url=postgres_url, blobs=bucket_url, environment=key):
-        other = ["--state-dir", tmp_path / "b", "--store-url", postgres_url, "--blobs", f"{bucket_url}-other"]
+        other: list[str | Path] = [
+            "--state-dir",
+            tmp_path / "b",
+            "--store-url",
+            postgres_url,
+            "--blobs",
+            f"{bucket_url}-other",
+        ]
         done = server_command("serve", "--port", "0", *other, **key)
     assert done.returncode == 1 and "does not have the blobs that the other coordinators" in done.stderr
 
