@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NoReturn
 from qidpfl_shared.durable_files import create_folder
 
 from ...clock import Micros
-from ...errors import ObjectStoreFailure, StoreBusy, UnreliableBlob
+from ...errors import ObjectStoreFailure, StorageFull, StoreBusy, UnreliableBlob
 from ..blob_checks import ContentCheck
 from ..blob_reader import BlobReader
 from ..small_blobs import SmallBlobs
@@ -142,7 +142,12 @@ class ObjectStoreBlobs(Blobs):
         self._client.create(LAYOUT, _LAYOUT_TEXT)
 
     def check(self) -> None:
-        if not self._client.check(LAYOUT):
+        try:
+            known = self._client.check(LAYOUT)
+        except StorageFull:
+            # Only an upload is told that there is no space.
+            known = True
+        if not known:
             raise ObjectStoreFailure("the bucket of models and updates is missing")
 
     def folder_id(self) -> tuple[str, bool]:
