@@ -95,7 +95,9 @@ def page(title: str, body: str) -> str:
 def guide_list() -> str:
     """The list of all guides, with what each is about."""
     items = [f'<li><a href="/guide/{name}">{name}</a>: {escape(text)}</li>' for name, text in GUIDES.items()]
-    items.append(f'<li><a href="{VECTORS}">vectors.json</a>: golden vectors, with which a client checks its formulas</li>')
+    items.append(
+        f'<li><a href="{VECTORS}">vectors.json</a>: golden vectors, with which a client checks its formulas</li>'
+    )
     return f"<ul>{''.join(items)}</ul>"
 
 

@@ -11,7 +11,10 @@ inputs and expected results of every formula. The digests and signatures of the 
 
 """
 TAGS = [
-    {"name": "clients", "description": "What a client calls, in the order of a task: enrol, profile, rounds, ledger. Before it enrols, it reads the task (`get_task`)."},
+    {
+        "name": "clients",
+        "description": "What a client calls, in the order of a task: enrol, profile, rounds, ledger. Before it enrols, it reads the task (`get_task`).",
+    },
     {"name": "reading", "description": "Tasks, models, rounds and events, for all who may see them."},
     {"name": "tasks", "description": "What an admin does with tasks."},
     {"name": "operators", "description": "Tokens of admins and viewers, with roles."},
