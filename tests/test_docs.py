@@ -15,7 +15,7 @@ from qidpfl_experiments.__main__ import app as experiments_app
 from qidpfl_experiments.methods import BY_NAME
 from qidpfl_experiments.results.tables import FILES
 from qidpfl_flower.cli import app as flower_app
-from qidpfl_server.api.document.guides import _anchor
+from qidpfl_server.api.document.guides import anchor as anchor_of
 from qidpfl_server.api.routes import clients, controls, models, overview, rounds, tasks, tokens
 from qidpfl_server.cli.app import app
 from qidpfl_server.cli.tasks import tasks_app
@@ -304,7 +304,7 @@ def test_every_relative_link_leads_somewhere(page: Path, link: str) -> None:
 def anchors(page: Path) -> set[str]:
     """The anchors of the headings of a page, as code hosts and the served guides make them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    return {_anchor(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+    return {anchor_of(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
 
 
 ANCHORS = [

@@ -134,5 +134,5 @@ def test_the_documented_client_believes_no_lie_of_the_conformance_kit(tmp_path: 
     lies = ["clip-norm", "other-model", "model-digest", "spec-digest", "requirement"]
     report = play_coordinator(host="127.0.0.1", port=0, tasks=lies, run=command, wait_s=60, say=lambda _: None)
     wrong = [finding for finding in report.findings if finding.verdict is CheckVerdict.FAILS]
-    refused = [one.check for one in report.findings if one.check.startswith("refuses.") and one not in wrong]
-    assert not wrong and sorted(refused) == sorted(f"refuses.{lie}" for lie in lies)
+    held = {finding.check for finding in report.findings if finding.verdict is CheckVerdict.HOLDS}
+    assert not wrong and held >= {f"refuses.{lie}" for lie in lies}

@@ -42,9 +42,9 @@ def guide_text(name: str) -> str:
 def golden_vectors() -> bytes:
     """All golden vectors as one JSON document: the content of each file by its name."""
     found: dict[str, Any] = {
-        "what": "An implementation computes `expected` from `given` in every case. Texts, whole numbers, truth values and"
-        " lists of payments or counts are equal; other numbers agree to a relative error of 1e-9, those of `next-model`"
-        " to the precision of float32."
+        "what": "An implementation computes `expected` from `given` in every case. Texts, whole numbers, truth values"
+        " and lists of payments or counts are equal; other numbers agree to a relative error of 1e-9, those of"
+        " `next-model` to the precision of float32."
     }
     for file in sorted(_file("conformance/noise.json").parent.glob("*.json")):
         found[file.stem] = json.loads(file.read_bytes())
@@ -71,7 +71,7 @@ def guide_page(name: str) -> str:
     for place, token in enumerate(tokens):
         if token.type == "heading_open":
             heading = tokens[place + 1].content
-            token.attrSet("id", _anchor(heading))
+            token.attrSet("id", anchor(heading))
             if token.tag == "h2":
                 sections.append(heading)
         _redirect(token.children or [])
@@ -105,7 +105,7 @@ def _contents(sections: list[str]) -> str:
     """A table of contents."""
     if len(sections) < _FEW_SECTIONS:
         return ""
-    items = (f'<li><a href="#{_anchor(heading)}">{escape(heading)}</a></li>' for heading in sections)
+    items = (f'<li><a href="#{anchor(heading)}">{escape(heading)}</a></li>' for heading in sections)
     return f"<nav><ul>{''.join(items)}</ul></nav>"
 
 
@@ -114,7 +114,7 @@ def _links() -> str:
     return " · ".join([*names, '<a href="/docs">API</a>'])
 
 
-def _anchor(heading: str) -> str:
+def anchor(heading: str) -> str:
     """The anchor of a heading, as code hosts make it."""
     kept = re.sub(r"[^\w\- ]", "", heading.lower())
     return kept.strip().replace(" ", "-")
@@ -126,7 +126,7 @@ def _redirect(tokens: "list[Token]") -> None:
     for token in tokens:
         if token.type == "link_open":
             target = str(token.attrGet("href"))
-            file, _, anchor = target.partition("#")
+            file, _, section = target.partition("#")
             name = file.removesuffix(".md")
             plain = name not in ("", _VECTORS_PAGE, *GUIDES)
             if plain:
@@ -134,7 +134,7 @@ def _redirect(tokens: "list[Token]") -> None:
             elif name == _VECTORS_PAGE:
                 token.attrSet("href", VECTORS)
             elif name:
-                token.attrSet("href", f"/guide/{name}" + (f"#{anchor}" if anchor else ""))
+                token.attrSet("href", f"/guide/{name}" + (f"#{section}" if section else ""))
         elif token.type == "link_close" and plain:
             _become_text(token, " (in the source repository)")
 
