@@ -208,7 +208,7 @@ def test_the_digests_of_the_examples_are_those_of_a_task() -> None:
     assert shown.UPDATE_RECEIPT["digest"] == shown.LEDGER["entries"][1]["digest"] == digest_of(shown.UPDATE)
     after = server_step(
         state=first,
-        mean_update=decode(shown.UPDATE, spec.dimension).astype(np.float64),
+        mean_update=decode(shown.UPDATE, dimension=spec.dimension).astype(np.float64),
         learning_rate=spec.aggregation.learning_rate,
         momentum=spec.aggregation.momentum,
     )
