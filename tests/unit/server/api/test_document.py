@@ -205,7 +205,8 @@ def test_the_digests_of_the_examples_are_those_of_a_task() -> None:
     assert shown.PROFILED["profile_digest"] == profile_digest(Profile.model_validate(shown.PROFILE))
     first = ServerState.start(np.zeros(spec.dimension, dtype=np.float32))
     assert shown.OFFER["model_digest"] == shown.MODELS[0]["digest"] == digest_of(encode(first.parameters))
-    assert shown.UPDATE_RECEIPT["digest"] == shown.LEDGER["entries"][1]["digest"] == digest_of(shown.UPDATE)
+    entries: Any = shown.LEDGER["entries"]
+    assert shown.UPDATE_RECEIPT["digest"] == entries[1]["digest"] == digest_of(shown.UPDATE)
     after = server_step(
         state=first,
         mean_update=decode(shown.UPDATE, dimension=spec.dimension).astype(np.float64),
