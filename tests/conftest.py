@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from sqlalchemy import NullPool, create_engine, make_url, text
 
+from support.peers.seaweedfs import BUCKET, NoSeaweedFS, SeaweedFS
+
 # No example has a time limit. In CI and in several processes the examples are the same in every run, so that a failure
 # can be repeated. `make unit` has few examples, the other targets many.
 for name, examples in {"short": 10, "full": 100}.items():
@@ -56,3 +58,23 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'store' / 'coordinator.db'}"
     url: str = request.getfixturevalue("postgres_url")
     return url
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeaweedFS]:
+    """An object store of this test process. Tests share it, each with its own prefix, and do not stop it."""
+    try:
+        store = SeaweedFS(tmp_path_factory.mktemp("seaweedfs"))
+    except NoSeaweedFS as reason:
+        pytest.skip(str(reason))
+    store.start()
+    yield store
+    store.kill()
+
+
+@pytest.fixture
+def bucket_url(object_store: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty prefix of a bucket. The variables that it needs are those of this process."""
+    for name, value in object_store.environment().items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}"

@@ -25,7 +25,7 @@ RULES: dict[str, set[str]] = {
     # domain <- store, plugins <- service <- audit, ops <- api <- cli
     "qidpfl_server": {"pydantic", "pydantic_settings", "structlog", "qidpfl_shared.core", "qidpfl_shared.protocol"},
     "qidpfl_server.store": {
-        *("alembic", "sqlalchemy", "xxhash", "qidpfl_server"),
+        *("alembic", "obstore", "sqlalchemy", "xxhash", "qidpfl_server"),
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
     "qidpfl_server.plugins": {
@@ -241,7 +241,7 @@ def test_modules_do_not_import_each_other_in_circles() -> None:
         ("qidpfl_shared.core", {"pydantic", "torch", "fastapi", "httpx"}),
         ("qidpfl_shared.protocol", {"torch", "fastapi", "httpx"}),
         ("qidpfl_shared.workloads", {"torch", "torchvision", "sklearn", "PIL", "pyarrow", "fastapi", "httpx"}),
-        ("qidpfl_server.ops", {"fastapi", "uvicorn", "torch"}),
+        ("qidpfl_server.ops", {"fastapi", "uvicorn", "torch", "obstore"}),
         ("qidpfl_client.api", {"torch", "scipy.stats", "sklearn", "structlog", "fastapi"}),
         ("qidpfl_client.sdk", {"torch", "scipy.stats", "sklearn", "structlog", "fastapi", "opentelemetry"}),
     ],

@@ -17,6 +17,10 @@ class Settings(BaseSettings):
     state_dir: Path = Field(default=Path("qidpfl-state"), description="database, blobs and secrets, unless set apart")
     store_url: str | None = Field(default=None, description="sqlite:///file or postgresql://…; default: in state_dir")
     blob_dir: Path | None = Field(default=None, description="folder of models and updates; default: in state_dir")
+    blobs: str | None = Field(
+        default=None,
+        description="bucket of models and updates: s3://bucket/prefix, gs://… or az://…; default: in blob_dir",
+    )
     code_dir: Path | None = Field(default=None, description="enrolment codes of serve --preset; default: state_dir")
     signing_key: Path | None = Field(default=None, description="file of the signing key; default: in state_dir")
     results_dir: Path | None = Field(

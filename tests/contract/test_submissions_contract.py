@@ -19,7 +19,7 @@ from qidpfl_server.service.rounds.submissions import (
     find_receipts,
 )
 from qidpfl_server.service.tasks import create_task, new_codes, save_initial_model, task_spec
-from qidpfl_server.store.blobs import Blobs, StagedBlob
+from qidpfl_server.store.blobs import FolderBlobs, StagedBlob
 from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.store import Store
 from qidpfl_shared.protocol.messages import (
@@ -95,7 +95,7 @@ class Stage:
 def stage(store_url: str, tmp_path: Path) -> Iterator[Stage]:
     engine = open_engine(store_url)
     migrate(engine)
-    store = Store(engine, Blobs(tmp_path / "blobs"))
+    store = Store(engine, FolderBlobs(tmp_path / "blobs"))
     yield Stage(store)
     store.close()
 

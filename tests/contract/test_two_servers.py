@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from qidpfl_server.errors import RequestRefused
-from qidpfl_server.store.blobs import Blobs
+from qidpfl_server.store.blobs import FolderBlobs
 from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.store import Store
 from support.fakes import FakeClock
@@ -19,7 +19,7 @@ def servers(store_url: str, tmp_path: Path) -> Iterator[tuple[UseCases, UseCases
     for _ in range(2):
         engine = open_engine(store_url)
         migrate(engine)
-        stores.append(Store(engine, Blobs(tmp_path / "blobs")))
+        stores.append(Store(engine, FolderBlobs(tmp_path / "blobs")))
     yield UseCases(stores[0], clock), UseCases(stores[1], clock)
     for store in stores:
         store.close()

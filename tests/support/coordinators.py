@@ -45,6 +45,8 @@ class Coordinator:
     state_dir: Path
     store_url: str | None = None
     blob_dir: Path | None = None
+    # The URL of a bucket; its address and credentials are variables of the test's own process.
+    blobs: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     sabotage: Callable[[], None] | None = None
@@ -119,7 +121,9 @@ class Coordinator:
 
     def audit(self) -> str:
         """The report of `qidpfl-server audit`, from this process; raises if an invariant is broken."""
-        settings = Settings(state_dir=self.state_dir, store_url=self.store_url, blob_dir=self.blob_dir)
+        settings = Settings(
+            state_dir=self.state_dir, store_url=self.store_url, blob_dir=self.blob_dir, blobs=self.blobs
+        )
         with opened_store(settings) as store:
             report = audit(store)
         said = "\n".join(report.lines())
@@ -129,6 +133,7 @@ class Coordinator:
     def _where(self) -> list[str]:
         where = ["--state-dir", str(self.state_dir)]
         where += ["--store-url", self.store_url] if self.store_url else []
+        where += ["--blobs", self.blobs] if self.blobs else []
         return where + (["--blob-dir", str(self.blob_dir)] if self.blob_dir else [])
 
     def _signing_key(self) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Fakes for the ports of the server."""
 
 import os
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -48,3 +49,18 @@ def shift_clock(file: Path, ahead_s: float) -> None:
 def serve_with_clock(file: Path) -> None:
     """Let `serve` use a shifted clock in this process."""
     patch("qidpfl_server.cli.serve.SystemClock", partial(ShiftedClock, file)).start()
+
+
+class NoClaims:
+    """Claims for blobs that no transaction uses: a sweep gets all that it asks for."""
+
+    def __init__(self) -> None:
+        self.claimed: set[str] = set()
+        self.finished: set[str] = set()
+
+    def claim(self, digests: Collection[str], since: Micros) -> list[str]:
+        self.claimed |= set(digests)
+        return sorted(digests)
+
+    def finish(self, digests: Collection[str]) -> None:
+        self.finished |= set(digests)

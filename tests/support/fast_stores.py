@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import event
 
-from qidpfl_server.store.blobs import Blobs
+from qidpfl_server.store.blobs import FolderBlobs
 from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.small_blobs import SmallBlobs
 from qidpfl_server.store.store import Store
@@ -36,7 +36,7 @@ def fast_store(
     def do_not_wait(connection: sqlite3.Connection, _record: Any) -> None:
         connection.execute("PRAGMA synchronous=OFF")
 
-    store = Store(engine, Blobs(blobs, small=SmallBlobs(engine) if small_blobs else None))
+    store = Store(engine, FolderBlobs(blobs, small=SmallBlobs(engine) if small_blobs else None))
     try:
         yield store
     finally:

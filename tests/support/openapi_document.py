@@ -15,7 +15,7 @@ from qidpfl_server.ops.tokens import Secrets
 from qidpfl_server.service.notifications import ChangeNotifier
 from qidpfl_server.service.scheduler import Scheduler
 from qidpfl_server.settings import Settings
-from qidpfl_server.store.blobs import Blobs
+from qidpfl_server.store.blobs import FolderBlobs
 from qidpfl_server.store.database import open_engine
 from qidpfl_server.store.store import Store
 
@@ -23,7 +23,7 @@ from qidpfl_server.store.store import Store
 def with_app(work: Any, settings: Settings | None = None) -> Any:
     """The answer of `work` to an application whose store is empty."""
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(open_engine(f"sqlite:///{folder}/coordinator.db"), Blobs(Path(folder) / "blobs"))
+        store = Store(open_engine(f"sqlite:///{folder}/coordinator.db"), FolderBlobs(Path(folder) / "blobs"))
         clock = SystemClock()
 
         async def made() -> FastAPI:

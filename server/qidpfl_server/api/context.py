@@ -92,7 +92,11 @@ class Context:
         return Response(body, media_type="application/json")
 
     async def _check_readiness(self) -> None:
-        await anyio.to_thread.run_sync(self.store.read, lambda tx: tx.change_counter(), limiter=self._readiness_reader)
+        def check() -> None:
+            self.store.read(lambda tx: tx.change_counter())
+            self.store.blobs.check()
+
+        await anyio.to_thread.run_sync(check, limiter=self._readiness_reader)
 
     async def _read_task_gauges(self) -> None:
         gauges = self.metrics.tasks

@@ -17,7 +17,7 @@ from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode, FieldProblem, Problem, one_line
 from qidpfl_shared.protocol.wire import WireError
 
-from ..errors import CoordinatorError, DiskFailure, is_transient
+from ..errors import CoordinatorError, DiskFailure, ObjectStoreFailure
 from ..logs import LogThrottle
 from .document.texts import error_headers
 
@@ -89,7 +89,7 @@ def install(app: FastAPI) -> None:
 
     def log_failure(request: Request, error: CoordinatorError, *, reason: str = "") -> None:
         """Log a failed request; errors that may pass at most once a second, because they come in crowds."""
-        dropped = throttle.dropped(error.code.value) if is_transient(error) else 0
+        dropped = throttle.dropped(error.code.value) if error.retry_after_s is not None else 0
         if dropped is not None:
             _log.warning(
                 "request_failed",
@@ -103,7 +103,8 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(CoordinatorError)
     async def refused(request: Request, error: CoordinatorError) -> JSONResponse:
         if error.code.status >= 500:
-            log_failure(request, error)
+            # An error of the object store has a reason that only the operator may read.
+            log_failure(request, error, reason=str(error) if isinstance(error, ObjectStoreFailure) else "")
         # Internal details go to the log only: they name files and tables.
         detail = None if error.code is ErrorCode.INTERNAL_ERROR else error.detail or None
         return problem_response(error.code, detail, retry_after_s=error.retry_after_s)

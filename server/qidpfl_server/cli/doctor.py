@@ -2,6 +2,7 @@
 
 import datetime
 import socket
+import time
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from cryptography import x509
 from qidpfl_shared.diagnosis import Check, CheckState, disk_check, python_check, report, torch_check, versions_check
 
 from ..errors import CoordinatorError
-from ..ops.open_store import opened_store
+from ..ops.open_store import check_bucket, opened_store
 from ..settings import Settings
 from .display.ports import cannot_listen, open_without_tls
 from .display.task_lists import AsJson
@@ -47,6 +48,7 @@ def _checks(settings: Settings) -> Iterator[Check]:
     yield _port_check(settings)
     yield _tls_check(settings)
     yield _store_check(settings)
+    yield _blobs_check(settings)
 
 
 def _time_check() -> Check:
@@ -103,3 +105,16 @@ def _store_check(settings: Settings) -> Check:
             "store", CheckState.WRONG, str(error), "qidpfl-server audit tells more; docs/operations.md: restore"
         )
     return Check("store", CheckState.GOOD, f"{settings.database_url.rpartition('@')[2]} opens, {count} tasks")
+
+
+def _blobs_check(settings: Settings) -> Check:
+    """Asks a bucket without retries, and writes nothing to it."""
+    if settings.blobs is None:
+        return Check("blobs", CheckState.GOOD, f"the folder {settings.blob_folder}")
+    started = time.monotonic()
+    try:
+        known = check_bucket(settings.blobs)
+    except CoordinatorError as error:
+        return Check("blobs", CheckState.WRONG, str(error), "docs/object-store.md: address, credentials, rights")
+    found = f"{settings.blobs} answers in {1000 * (time.monotonic() - started):.0f} ms"
+    return Check("blobs", CheckState.GOOD, found if known else f"{found}; empty, or no such bucket: serve fills it")

@@ -25,6 +25,13 @@ BlobDir = Annotated[
     Path | None,
     typer.Option(help="folder of models and updates  [env: QIDPFL_BLOB_DIR; default: blobs in the state folder]"),
 ]
+BlobBucket = Annotated[
+    str | None,
+    typer.Option(
+        "--blobs",
+        help="s3://bucket/prefix, gs://… or az://…: models and updates there  [env: QIDPFL_BLOBS; default: a folder]",
+    ),
+]
 Rules = Annotated[
     list[Path] | None,
     typer.Option(help="FILE.py with a custom reward policy or selection rule, which tasks name; repeatable"),
@@ -38,6 +45,7 @@ class Where:
     state_dir: Path | None
     store_url: str | None
     blob_dir: Path | None
+    blobs: str | None
 
     def settings(self, **given: Any) -> Settings:
         """The settings of the environment, overridden by the command line."""
@@ -48,9 +56,11 @@ class Where:
 guarded = one_line_errors("qidpfl-server", CoordinatorError)
 
 
-def where(*, state_dir: StateDir = None, store_url: StoreUrl = None, blob_dir: BlobDir = None) -> Where:
+def where(
+    *, state_dir: StateDir = None, store_url: StoreUrl = None, blob_dir: BlobDir = None, blobs: BlobBucket = None
+) -> Where:
     """The place of the state that the options name."""
-    return Where(state_dir, store_url, blob_dir)
+    return Where(state_dir, store_url, blob_dir, blobs)
 
 
 located = sharing_options(where)

@@ -120,6 +120,7 @@ def serve(
         store.read(lambda tx: require_living_tasks(tx, rules))
         secrets = load_secrets(settings.state_dir)
         _show_secrets(secrets)
+        _log.info("blob_store", place=store.blobs.place)
         if store.key is not None:
             _log.info("signing_key", key_id=store.key.key_id, public_key=store.key.public_key)
         if (warning := open_without_tls(settings)) is not None:

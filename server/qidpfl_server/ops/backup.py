@@ -17,7 +17,7 @@ from qidpfl_shared.durable_files import fsync_dir, write_synced
 from ..errors import CoordinatorError
 from ..service.retention import kept_digests
 from ..settings import Settings
-from ..store.blobs import Blobs
+from ..store.blobs import FolderBlobs
 from ..store.database import copy_sqlite
 from ..store.store import Store
 from .open_store import opened_store
@@ -47,14 +47,15 @@ def back_up(
     if not is_sqlite and not blobs_only:
         raise CoordinatorError("this store is on PostgreSQL: run pg_dump first, then backup --blobs-only")
     with _created_at_once(folder) as partial:
-        state = Settings(state_dir=partial, store_url=None, blob_dir=None)
+        # Blobs are files in every backup, so that it needs nothing else.
+        state = Settings(state_dir=partial, store_url=None, blob_dir=None, blobs=None)
         if blobs_only:
             referenced = store.read(kept_digests, snapshot=True)
         else:
             copy_sqlite(store.engine, partial / "coordinator.db")
             with opened_store(state) as copied:
                 referenced = copied.read(kept_digests)
-        target = Blobs(partial / "blobs")
+        target = FolderBlobs(partial / "blobs").root
         found = [store.blobs.copy_to(target, digest, link=not copy) for digest in watch(sorted(referenced))]
         secrets = _copy_secrets(settings, partial)
     return Backup(

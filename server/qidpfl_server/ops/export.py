@@ -18,6 +18,7 @@ from ..domain import Model, Task
 from ..errors import RequestRefused
 from ..service.retention import first_kept_version
 from ..service.views import ledger, round_result, task_view
+from ..store.blobs import Blobs
 from ..store.store import Store
 from ..store.transaction import Transaction
 from .evidence import evidence_files
@@ -51,21 +52,37 @@ class Export:
     evidence: Mapping[str, bytes]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What an export reads from the database."""
+
+    task: Task
+    described: Row
+    tables: Mapping[str, tuple[tuple[str, ...], Sequence[Row]]]
+    model: Model
+    evidence: Mapping[str, bytes]
+
+
 def read_export(store: Store, task_id: str, version: int | None = None) -> Export:
     """Read a task and one version of its model, the newest by default. Raises `RequestRefused` if it is not there."""
-    return store.read(lambda tx: _export(tx, task_id, version), snapshot=True)
+    found = store.read(lambda tx: _read(tx, task_id, version), snapshot=True)
+    # After the transaction: the bytes of the model may come from a network.
+    return _with_model(found, store.blobs)
 
 
 def export_inside(tx: Transaction, task_id: str) -> Export:
     """A task and its newest model inside a transaction, with the changes of that transaction."""
-    return _export(tx, task_id, None)
+    return _with_model(_read(tx, task_id, None), tx.blobs)
 
 
-def _export(tx: Transaction, task_id: str, version: int | None) -> Export:
-    task, described, tables, model = _read(tx, task_id, version)
-    data = safetensors_bytes(task.spec, tx.blobs.get(model.digest))
-    evidence = evidence_files(tx, task_id)
-    return Export(task=described, tables=tables, version=model.version, model=data, evidence=evidence)
+def _with_model(found: _Found, blobs: Blobs) -> Export:
+    return Export(
+        task=found.described,
+        tables=found.tables,
+        version=found.model.version,
+        model=safetensors_bytes(found.task.spec, blobs.get(found.model.digest)),
+        evidence=found.evidence,
+    )
 
 
 def write_export(export: Export, folder: Path, table_format: TableFormat, *, mode: int = 0o600) -> list[Path]:
@@ -86,9 +103,7 @@ def write_export(export: Export, folder: Path, table_format: TableFormat, *, mod
     return [folder / name for name in files]
 
 
-def _read(
-    tx: Transaction, task_id: str, version: int | None
-) -> tuple[Task, Row, dict[str, tuple[tuple[str, ...], list[Row]]], Model]:
+def _read(tx: Transaction, task_id: str, version: int | None) -> _Found:
     task = tx.tasks.get(task_id)
     if task is None:
         raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such task")
@@ -109,7 +124,13 @@ def _read(
         "payments": (PAYMENT_COLUMNS, payment_rows(results)),
         "ledgers": (LEDGER_COLUMNS, ledger_rows(ledgers, still_open)),
     }
-    return task, task_view(tx, task).model_dump(mode="json"), tables, wanted[0]
+    return _Found(
+        task=task,
+        described=task_view(tx, task).model_dump(mode="json"),
+        tables=tables,
+        model=wanted[0],
+        evidence=evidence_files(tx, task_id),
+    )
 
 
 def _json(value: Any) -> bytes:

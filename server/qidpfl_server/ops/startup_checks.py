@@ -10,11 +10,10 @@ from ..store.transaction import Transaction
 
 
 def prepare_blobs(store: Store) -> None:
-    """Create the blob folder of a new store. Raise if the store has tasks but the folder is missing."""
+    """Create the blob folder, or what marks a bucket, of a new store. Raise if there are tasks but no blobs."""
     if not store.blobs.present and store.read(lambda tx: tx.tasks.count()):
         raise DamagedState(
-            f"the store has tasks, but their models and updates are not at {store.blobs.root}: mount this folder,"
-            " or name the right one with --blob-dir"
+            f"the store has tasks, but their models and updates are not at {store.blobs.place}: {store.blobs.remedy}"
         )
     store.blobs.create()
     if store.engine.dialect.name == "postgresql":
@@ -36,8 +35,8 @@ def _require_shared_blobs(store: Store) -> None:
             return
         store.blobs.forget_folder_id()
     raise DamagedState(
-        f"{store.blobs.root} is not the blob folder that the other coordinators of this store use: mount the shared"
-        " folder, or name it with --blob-dir"
+        f"{store.blobs.place} does not have the blobs that the other coordinators of this store use:"
+        f" {store.blobs.remedy}"
     )
 
 
@@ -71,5 +70,5 @@ def _require_newest_model(tx: Transaction, task: Task) -> None:
             if not tx.blobs.has(digest):
                 raise DamagedState(
                     f"blob {digest} of task {task.name}, model version {newest.version}, is missing from"
-                    f" {tx.blobs.root}: restore it, or end the task with `tasks stop`"
+                    f" {tx.blobs.place}: restore it, or end the task with `tasks stop`"
                 )

@@ -1,5 +1,7 @@
 """Which blobs are still needed. A sweep removes the others after a grace period in which a process may use them."""
 
+from collections.abc import Collection
+
 from qidpfl_shared.protocol.messages import RoundState
 
 from ..clock import Micros, seconds
@@ -36,6 +38,23 @@ def kept_digests(tx: Transaction, since: Micros | None = None) -> set[str]:
     return kept
 
 
+class _Claims:
+    """Claims blobs for their removal, in transactions that exclude those which publish blobs."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def claim(self, digests: Collection[str], since: Micros) -> list[str]:
+        def claim(tx: Transaction) -> list[str]:
+            tx.removals.lock()
+            return tx.removals.claim(set(digests) - kept_digests(tx, since) if digests else ())
+
+        return self._store.write(claim)
+
+    def finish(self, digests: Collection[str]) -> None:
+        self._store.write(lambda tx: tx.removals.finish(digests))
+
+
 def sweep_at_start(store: Store) -> int:
     """Remove the uploads that a killed server has left; the number of removed files.
 
@@ -58,5 +77,5 @@ def sweep(store: Store, *, grace_s: float = _GRACE_S) -> int:
         unused.update((digest, writes) for digest, writes in rows.items() if digest not in kept)
         return kept
 
-    removed = store.blobs.sweep(referenced, grace=seconds(grace_s))
+    removed = store.blobs.sweep(referenced, _Claims(store), grace=seconds(grace_s))
     return removed + (store.write(lambda tx: tx.small_blobs.remove(unused)) if unused else 0)

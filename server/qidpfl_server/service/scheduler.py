@@ -18,7 +18,7 @@ from qidpfl_shared.protocol.messages import RoundState, TaskState
 
 from ..clock import SECOND, Clock, Micros
 from ..domain import EndReason, Task
-from ..errors import SuspectedDamage, UnreadableBlob, is_transient
+from ..errors import SuspectedDamage, UnreadableBlob, UnreliableBlob, is_transient
 from ..logs import LogThrottle
 from ..plugins.rules import NO_RULES, RuleRegistry
 from ..store.store import Store
@@ -41,7 +41,10 @@ _LONGEST_SLEEP_S = 5.0
 _TRANSIENT_PAUSE_S = 0.5
 _SWEEP_EVERY_S = 600.0
 _TRIES = 6
+# About ten minutes: an object store that loses or changes bytes may be repaired meanwhile.
+_UNRELIABLE_TRIES = 40
 _FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 16.0
 
 
 class RetryPolicy:
@@ -50,12 +53,12 @@ class RetryPolicy:
     def __init__(self) -> None:
         self._failures: dict[str, tuple[Step, int]] = {}
 
-    def pause_after(self, task_id: str, step: Step) -> float | None:
-        """Count one more failure. The seconds until the next try, doubled every time, or None after the last one."""
+    def pause_after(self, task_id: str, step: Step, tries: int = _TRIES) -> float | None:
+        """Count one more failure. The seconds until the next try, doubled up to 16, or None after the last one."""
         known, count = self._failures.get(task_id, (step, 0))
         count = count + 1 if known == step else 1
         self._failures[task_id] = (step, count)
-        return None if count >= _TRIES else _FIRST_PAUSE_S * 2 ** (count - 1)
+        return None if count >= tries else min(_FIRST_PAUSE_S * 2 ** (count - 1), _LONGEST_PAUSE_S)
 
 
 class Scheduler:
@@ -237,7 +240,8 @@ class Scheduler:
             _log.error("step_failed", task=task_id, exc_info=error)
         try:
             step = self._store.read(lambda tx: _current_step(tx, task_id))
-            pause = self._retries.pause_after(task_id, step)
+            tries = _UNRELIABLE_TRIES if isinstance(error, UnreliableBlob) else _TRIES
+            pause = self._retries.pause_after(task_id, step, tries)
             now = self._clock.now()
             if pause is None and self._store.write(lambda tx: fail_task(tx, task_id, step, error, now)):
                 _log.error("task_failed", task=task_id, reason=_end_reason(error).value)

@@ -119,7 +119,7 @@ def create_task(
         last_enrolment_at=now,
         ended_at=None,
     )
-    require_stored(tx.blobs, model)
+    require_stored(tx, model)
     tx.tasks.insert(task)
     tx.tasks.add_model(task.task_id, model, now)
     codes = codes or new_codes(task_id, spec, single_use_codes)

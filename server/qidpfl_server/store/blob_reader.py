@@ -67,10 +67,20 @@ class FileSource:
 class BlobReader:
     """Reads a blob from its start to its end. What it has read counts only after `finish` has checked the bytes.
 
-    `check` is None if the bytes were checked before. Leaving its context closes the file.
+    `check` is None if the bytes were checked before. `wrong` makes the error of other bytes. Leaving its context closes
+    the file.
     """
 
-    def __init__(self, digest: str, byte_length: int, source: BlobSource, check: ContentCheck | None) -> None:
+    def __init__(
+        self,
+        digest: str,
+        byte_length: int,
+        source: BlobSource,
+        check: ContentCheck | None,
+        *,
+        wrong: Callable[[str], UnreadableBlob] = damaged,
+    ) -> None:
+        self._wrong = wrong
         self._digest = digest
         self._byte_length = byte_length
         self._source = source
@@ -88,7 +98,7 @@ class BlobReader:
         while filled < len(buffer):
             count = self._source.read(self._offset + filled, buffer[filled:] if filled else buffer)
             if count == 0:
-                raise damaged(self._digest)
+                raise self._wrong(self._digest)
             filled += count
         if self._check is not None:
             self._check.add(buffer)
@@ -98,9 +108,9 @@ class BlobReader:
         """Check that all bytes were read, and that they are those of the blob."""
         rest = memoryview(bytearray(1))
         if self._offset != self._byte_length or self._source.read(self._offset, rest):
-            raise damaged(self._digest)
+            raise self._wrong(self._digest)
         if self._check is not None and not self._check.passes():
-            raise damaged(self._digest)
+            raise self._wrong(self._digest)
 
     def __enter__(self) -> Self:
         return self

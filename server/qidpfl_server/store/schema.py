@@ -290,6 +290,15 @@ small_blobs = Table(
     Column("data", LargeBinary, nullable=False),
 )
 
+# Blobs of an object store that a sweep removes, or has removed in the last hours. See `repositories.removals`.
+blob_removals = Table(
+    "blob_removals",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("started_at", BigInteger, nullable=False),
+    Column("finished_at", BigInteger),
+)
+
 # The public keys of the coordinator, in the order of `position`. All but the first are endorsed by the one before.
 signing_keys = Table(
     "signing_keys",

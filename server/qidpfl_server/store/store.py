@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, text
 
 from qidpfl_shared.protocol.signatures import SigningKey
 
@@ -33,6 +33,7 @@ RoundKey = tuple[str, int]
 # Gets all items of a round that wait at the same time; returns, in order, the result or the error of each.
 BatchWork = Callable[[Transaction, str, int, Sequence[Item]], Sequence[Result | Exception]]
 _MAX_BATCH = 128
+_PATIENT = text("SET LOCAL idle_in_transaction_session_timeout = 0")
 # The heads of more chains than this are read again.
 _MAX_HEADS = 4096
 
@@ -94,6 +95,9 @@ class Store:
             self.engine.connect().execution_options(**options) as connection,
             connection.begin(),
         ):
+            if "isolation_level" in options:
+                # A command may compute, or read blobs, for long between two statements. It holds no lock meanwhile.
+                connection.execute(_PATIENT)
             return work(Transaction(connection, self.blobs, self.key, settled=self._settled))
 
     def write(self, work: Work[Result]) -> Result:

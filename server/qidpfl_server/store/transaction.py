@@ -6,6 +6,7 @@ from sqlalchemy import Connection, select, text
 
 from qidpfl_shared.protocol.signatures import SigningKey
 
+from ..errors import StoreBusy
 from . import schema
 from .blobs import Blobs, StagedBlob
 from .prepared import Prepared
@@ -16,6 +17,7 @@ from .repositories.events import EventRows
 from .repositories.evidence import KeyRows, TombstoneRows
 from .repositories.figures import FigureRows
 from .repositories.payments import PaymentRows
+from .repositories.removals import RemovalRows
 from .repositories.rounds import RoundRows
 from .repositories.small_blobs import SmallBlobRows
 from .repositories.tasks import TaskRows
@@ -67,6 +69,7 @@ class Transaction:
         self.figures = FigureRows(connection, self.settled)
         self.events = EventRows(connection, self.chain)
         self.small_blobs = SmallBlobRows(connection)
+        self.removals = RemovalRows(connection)
         self.operator_tokens = OperatorTokenRows(connection, self.chain)
         self.credentials = ClientCredentialRows(connection, self.chain)
         self.keys = KeyRows(connection, self.chain)
@@ -111,12 +114,21 @@ class Transaction:
         small = blob.in_memory
         if small is None:
             self.blobs.publish(blob)
+            self.require_unclaimed(blob.digest)
             self.renames_files = True
         else:
             self.small_blobs.put(blob.digest, small)
             self.blobs.remember(blob.digest, small)
             blob.published = True
         self.published = True
+
+    def require_unclaimed(self, digest: str) -> None:
+        """Raise `StoreBusy` if a sweep removes this blob, or has removed it. No sweep does before the commit."""
+        if not self.blobs.removes_by_claim:
+            return
+        is_finished = self.removals.state(digest)
+        if is_finished is False or (is_finished and not self.blobs.has(digest)):
+            raise StoreBusy("the same bytes, stored earlier and not used, are being removed; try again")
 
     def count_commit(self) -> None:
         """Increment the change counter, which other processes watch."""

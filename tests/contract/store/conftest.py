@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qidpfl_server.store.blobs import Blobs
+from qidpfl_server.store.blobs import FolderBlobs
 from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.store import Store
 from support.store_rows import Open
@@ -19,7 +19,7 @@ def opened(store_url: str, tmp_path: Path) -> Iterator[Open]:
     def another() -> Store:
         engine = open_engine(store_url)
         migrate(engine)
-        stores.append(Store(engine, Blobs(tmp_path / "blobs")))
+        stores.append(Store(engine, FolderBlobs(tmp_path / "blobs")))
         return stores[-1]
 
     yield another

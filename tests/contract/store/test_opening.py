@@ -52,7 +52,7 @@ def test_a_store_of_a_newer_program_is_refused_and_left_alone(store: Store, stor
 
 
 LATER_TABLES = (
-    *("blob_folder", "escrow_settlements", "client_credentials", "operator_tokens", "small_blobs"),
+    *("blob_folder", "escrow_settlements", "client_credentials", "operator_tokens", "small_blobs", "blob_removals"),
     *("chain", "chain_heads", "signing_keys", "tombstones"),
 )
 # Of migration 0005.

@@ -17,7 +17,7 @@ from qidpfl_server.ops.export import read_export
 from qidpfl_server.ops.open_store import opened_store
 from qidpfl_server.service.retention import kept_digests, sweep
 from qidpfl_server.settings import Settings
-from qidpfl_server.store.blobs import Blobs
+from qidpfl_server.store.blobs import FolderBlobs
 from qidpfl_server.store.store import Store
 from support.coordinators import FILE_UPDATES, NO_TIMEOUTS, Coordinator, ScriptedClient, play_to_the_end
 from support.faults.failing_steps import sweep_all_the_time
@@ -100,7 +100,7 @@ def test_a_live_task_is_swept_after_every_round_and_continues(
 
 def test_a_coordinator_sweeps_old_orphans_and_leaves_young_ones(postgres_url: str, tmp_path: Path) -> None:
     """Also young ones in staging: another coordinator may write them."""
-    folder = Blobs(tmp_path / "blobs")
+    folder = FolderBlobs(tmp_path / "blobs")
     old, young = folder.put(b"unreferenced"), folder.put(b"may be referenced soon")
     with folder.stage() as forgotten, folder.stage() as arriving:
         forgotten.write(b"never published")

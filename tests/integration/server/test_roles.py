@@ -19,7 +19,7 @@ from qidpfl_server.ops.tokens import load_secrets
 from qidpfl_server.service.notifications import ChangeNotifier
 from qidpfl_server.service.scheduler import Scheduler
 from qidpfl_server.settings import Settings
-from qidpfl_server.store.blobs import Blobs
+from qidpfl_server.store.blobs import FolderBlobs
 from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.store import Store
 from support.commands import ServerProcess
@@ -214,7 +214,7 @@ def test_every_route_is_in_the_table(tmp_path: Path) -> None:
     settings = Settings(state_dir=tmp_path)
     engine = open_engine(settings.database_url)
     migrate(engine)
-    store = Store(engine, Blobs(settings.blob_folder))
+    store = Store(engine, FolderBlobs(settings.blob_folder))
     clock = SystemClock()
     app = create_app(
         settings=settings,

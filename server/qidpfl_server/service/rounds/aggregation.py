@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,7 @@ def staged_next_model(
     moments = UpdateMoments(len(parts)) if compare else None
     kept = np.empty(spec.dimension, dtype=np.float32) if keep_parameters else None
     has_momentum = False
-    with blobs.stage() as parameters, blobs.stage() as momentum, ExitStack() as pools:
+    with blobs.stage(read_again=True) as parameters, blobs.stage() as momentum, ExitStack() as pools:
         # A pool starts no thread before it gets work. A small model is faster without.
         threads, *of_files = (
             pools.enter_context(ThreadPoolExecutor(count)) if spec.dimension > LARGEST_BLOCK else None
@@ -92,7 +93,8 @@ def staged_next_model(
             writer.finish()
         failpoint("settle.aggregate_computed")
         files = (parameters, momentum) if has_momentum else (parameters,)
-        list(threads.map(StagedBlob.sync, files) if threads else map(StagedBlob.sync, files))
+        sync = methodcaller("sync")
+        list(threads.map(sync, files) if threads else map(sync, files))
         model = Model(
             version=version, digest=parameters.digest, momentum_digest=momentum.digest if has_momentum else None
         )
@@ -194,13 +196,15 @@ def publish_model(tx: Transaction, model: NextModel) -> None:
         raise StoreBusy("the model was swept before it was recorded; try again") from None
 
 
-def require_stored(blobs: Blobs, model: Model) -> None:
+def require_stored(tx: Transaction, model: Model) -> None:
     """Raise `StoreBusy` if a sweep has removed the files of a model before its row was written.
 
     That happens to a process that was paused for longer than the grace period of the sweep.
     """
-    if not all(blobs.has(digest) for digest in (model.digest, model.momentum_digest) if digest is not None):
-        raise StoreBusy("the model was swept before it was recorded; try again")
+    for digest in filter(None, (model.digest, model.momentum_digest)):
+        tx.require_unclaimed(digest)
+        if not tx.blobs.has(digest):
+            raise StoreBusy("the model was swept before it was recorded; try again")
 
 
 def load_model(blobs: Blobs, model: Model, dimension: int) -> ServerState:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.task_spec import TaskSpec
@@ -27,11 +26,11 @@ from .settlement_timer import Stopwatch, Timing
 
 @dataclass(frozen=True, kw_only=True)
 class _Waiting:
-    """A settled round that waits for its evaluation, and its model."""
+    """A settled round that waits for its evaluation, and the digest of its model."""
 
     task: Task
     round_: Round
-    parameters: Parameters
+    digest: str
 
 
 class _Turns:
@@ -80,9 +79,11 @@ def evaluate_settled(
     stored = False
     with turn.lock:
         while (waiting := store.read(lambda tx: _read_waiting(tx, task_id))) is not None:
+            # Outside the transaction: the bytes may come from a network.
+            parameters = decode(store.blobs.get(waiting.digest), dimension=waiting.task.spec.dimension)
             timer = Stopwatch(watch.now())
             with timer.evaluating():
-                evaluation = evaluator.evaluate(waiting.task.spec, waiting.parameters)
+                evaluation = evaluator.evaluate(waiting.task.spec, parameters)
             failpoint("evaluate.computed")
             timing = Timing(settlement_s=None, evaluation_s=timer.timing(evaluated=evaluation is not None).evaluation_s)
             stored = _written(store, waiting.round_, evaluation, timing, timer.now())
@@ -100,9 +101,7 @@ def _read_waiting(tx: Transaction, task_id: str) -> _Waiting | None:
     model = tx.tasks.model(task_id, version)
     if model is None:
         raise DamagedState(f"model version {version} of task {task_id} is missing from table models")
-    return _Waiting(
-        task=task, round_=rounds[0], parameters=decode(tx.blobs.get(model.digest), dimension=task.spec.dimension)
-    )
+    return _Waiting(task=task, round_=rounds[0], digest=model.digest)
 
 
 def _written(store: Store, round_: Round, evaluation: Evaluation | None, timing: Timing, now: Micros) -> bool:

@@ -32,8 +32,6 @@ _SMALLEST_BLOCK = 1 << 12
 _ROW_BYTES = 16 << 20
 # Rows of a block that are read ahead.
 _AHEAD = 4
-# A round with more updates opens the files of its updates for each block.
-_OPEN_FILES = 64
 
 
 class UpdateMoments:
@@ -81,9 +79,7 @@ def mean_blocks(
         raise ImpossibleArgument("updates", (), "must hold at least one update")
     with ExitStack() as files:
         readers = [
-            files.enter_context(
-                blobs.reader(part.digest, BYTES_PER_PARAMETER * spec.dimension, keep_open=len(parts) <= _OPEN_FILES)
-            )
+            files.enter_context(blobs.reader(part.digest, BYTES_PER_PARAMETER * spec.dimension, together=len(parts)))
             for part in parts
         ]
         yield from _mean_blocks(readers, spec, parts, threads, moments)

@@ -14,7 +14,7 @@ from qidpfl_server.ops.tokens import Secrets
 from qidpfl_server.service.notifications import ChangeNotifier
 from qidpfl_server.service.scheduler import Scheduler
 from qidpfl_server.settings import Settings
-from qidpfl_server.store.blobs import Blobs
+from qidpfl_server.store.blobs import FolderBlobs
 from qidpfl_server.store.database import open_engine
 from qidpfl_server.store.store import Store
 from support.fast_stores import migrate_new
@@ -26,7 +26,8 @@ TOKEN = {"Authorization": "Bearer unknown"}
 async def paths_to_the_routes(folder: Path, requests: list[httpx.Request]) -> tuple[list[str], list[int]]:
     """Which of the requests reach the routes, and the statuses of all answers."""
     migrate_new(folder / "coordinator.db")
-    store, clock = Store(open_engine(f"sqlite:///{folder}/coordinator.db"), Blobs(folder / "blobs")), SystemClock()
+    store = Store(open_engine(f"sqlite:///{folder}/coordinator.db"), FolderBlobs(folder / "blobs"))
+    clock = SystemClock()
     app = create_app(
         settings=Settings(),
         store=store,

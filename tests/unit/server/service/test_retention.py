@@ -13,11 +13,10 @@ from qidpfl_server.errors import RequestRefused, StoreBusy
 from qidpfl_server.ops.export import read_export
 from qidpfl_server.service.retention import kept_digests, sweep
 from qidpfl_server.service.tasks import create_task, save_initial_model, task_spec
-from qidpfl_server.store import blobs
-from qidpfl_server.store.blobs import Blobs
+from qidpfl_server.store.blobs import FolderBlobs, staged
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
-from support.fakes import FakeClock
+from support.fakes import FakeClock, NoClaims
 from support.use_cases import ServedClient, ServedTask, UseCases
 
 pytestmark = pytest.mark.slow
@@ -121,10 +120,10 @@ def test_a_blob_that_gets_its_row_during_a_sweep_survives(cases: UseCases, tmp_p
 
 
 def test_a_blob_that_is_written_again_during_a_sweep_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Blobs(tmp_path)
+    store = FolderBlobs(tmp_path)
     digest = store.put(b"the same bytes")
     make_old(tmp_path / "objects")
-    is_older = blobs._is_older
+    is_older = staged.is_older
 
     looks = iter(("in the list", "before it is renamed"))
 
@@ -134,8 +133,8 @@ def test_a_blob_that_is_written_again_during_a_sweep_survives(tmp_path: Path, mo
             store.put(b"the same bytes")
         return answer
 
-    monkeypatch.setattr(blobs, "_is_older", written_meanwhile)
-    assert store.sweep(lambda _: set(), grace=seconds(HOUR_S)) == 0
+    monkeypatch.setattr(staged, "is_older", written_meanwhile)
+    assert store.sweep(lambda _: set(), NoClaims(), grace=seconds(HOUR_S)) == 0
     assert store.get(digest) == b"the same bytes"
     assert names(tmp_path / "staging") == set()
 

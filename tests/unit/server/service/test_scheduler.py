@@ -128,7 +128,7 @@ def hide_an_update(cases: UseCases) -> tuple[ServedTask, Path]:
     for client in clients[1:]:
         client.play()
     clients[0].declare()
-    blob = cases.store.blobs.root / "objects" / clients[0].upload().digest
+    blob = Path(cases.store.blobs.place) / "objects" / clients[0].upload().digest
     return task, blob.rename(blob.parent.parent / "hidden")
 
 
@@ -230,6 +230,10 @@ def test_failures_are_counted_for_each_task_and_step() -> None:
     policy = RetryPolicy()
     assert [policy.pause_after("one", (1, 1)) for _ in range(6)] == [1.0, 2.0, 4.0, 8.0, 16.0, None]
     assert policy.pause_after("two", (1, 1)) == 1.0
+    # About ten minutes for an object store that may be repaired.
+    pauses = [policy.pause_after("three", (1, 1), 40) for _ in range(40)]
+    assert pauses[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, 16.0] and pauses[-1] is None
+    assert 550 < sum(filter(None, pauses)) < 650
     assert policy.pause_after("one", (1, 2)) == 1.0
 
 

@@ -8,17 +8,17 @@ import pytest
 
 from qidpfl_server.errors import UnreadableBlob
 from qidpfl_server.store.blob_checks import Checksums
-from qidpfl_server.store.blobs import Blobs
+from qidpfl_server.store.blobs import FolderBlobs
 
 DATA = bytes(range(256)) * 1000
-Read = Callable[[Blobs, str], bytes]
+Read = Callable[[FolderBlobs, str], bytes]
 
 
-def whole(blobs: Blobs, digest: str) -> bytes:
+def whole(blobs: FolderBlobs, digest: str) -> bytes:
     return blobs.get(digest)
 
 
-def by_pieces(blobs: Blobs, digest: str) -> bytes:
+def by_pieces(blobs: FolderBlobs, digest: str) -> bytes:
     buffer = bytearray(len(DATA))
     with blobs.reader(digest, len(DATA)) as reader:
         for start in range(0, len(DATA), 1000):
@@ -30,7 +30,7 @@ def by_pieces(blobs: Blobs, digest: str) -> bytes:
 READS = pytest.mark.parametrize("read", [whole, by_pieces])
 
 
-def flip_a_bit(blobs: Blobs, digest: str) -> None:
+def flip_a_bit(blobs: FolderBlobs, digest: str) -> None:
     path = blobs.root / "objects" / digest
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -39,7 +39,7 @@ def flip_a_bit(blobs: Blobs, digest: str) -> None:
 
 @READS
 def test_a_blob_of_this_process_is_read_without_its_sha256(tmp_path: Path, read: Read) -> None:
-    blobs = Blobs(tmp_path / "blobs")
+    blobs = FolderBlobs(tmp_path / "blobs")
     digest = blobs.put(DATA)
     assert not blobs._checksums.check(digest).is_slow
     assert read(blobs, digest) == DATA
@@ -47,7 +47,7 @@ def test_a_blob_of_this_process_is_read_without_its_sha256(tmp_path: Path, read:
 
 @READS
 def test_a_flipped_bit_is_found_by_the_process_that_wrote_the_blob(tmp_path: Path, read: Read) -> None:
-    blobs = Blobs(tmp_path / "blobs")
+    blobs = FolderBlobs(tmp_path / "blobs")
     digest = blobs.put(DATA)
     flip_a_bit(blobs, digest)
     with pytest.raises(UnreadableBlob):
@@ -56,8 +56,8 @@ def test_a_flipped_bit_is_found_by_the_process_that_wrote_the_blob(tmp_path: Pat
 
 @READS
 def test_a_flipped_bit_is_found_after_a_restart(tmp_path: Path, read: Read) -> None:
-    digest = Blobs(tmp_path / "blobs").put(DATA)
-    restarted = Blobs(tmp_path / "blobs")
+    digest = FolderBlobs(tmp_path / "blobs").put(DATA)
+    restarted = FolderBlobs(tmp_path / "blobs")
     assert restarted._checksums.check(digest).is_slow
     assert read(restarted, digest) == DATA
     flip_a_bit(restarted, digest)
@@ -67,7 +67,7 @@ def test_a_flipped_bit_is_found_after_a_restart(tmp_path: Path, read: Read) -> N
 
 @READS
 def test_a_blob_that_grows_or_shrinks_is_found(tmp_path: Path, read: Read) -> None:
-    blobs = Blobs(tmp_path / "blobs")
+    blobs = FolderBlobs(tmp_path / "blobs")
     for change in (DATA[:-1], DATA + b"x"):
         digest = blobs.put(DATA)
         (blobs.root / "objects" / digest).write_bytes(change)
@@ -84,7 +84,7 @@ def test_the_memory_for_checksums_is_bounded_and_forgets_the_oldest() -> None:
 
 
 def test_a_released_file_is_opened_again_and_keeps_its_bytes(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path / "blobs")
+    blobs = FolderBlobs(tmp_path / "blobs")
     with blobs.stage() as blob:
         for start in range(0, len(DATA), 1000):
             blob.write(DATA[start : start + 1000])
@@ -96,7 +96,7 @@ def test_a_released_file_is_opened_again_and_keeps_its_bytes(tmp_path: Path) -> 
 
 
 def test_a_released_blob_that_is_not_published_leaves_no_file(tmp_path: Path) -> None:
-    with Blobs(tmp_path / "blobs").stage() as blob:
+    with FolderBlobs(tmp_path / "blobs").stage() as blob:
         blob.write(DATA)
         blob.release()
         assert blob.path.exists()

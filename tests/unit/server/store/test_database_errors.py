@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from qidpfl_server.errors import CoordinatorError, DamagedState, DiskFailure, StorageFull, StoreBusy, SuspectedDamage
-from qidpfl_server.store.blobs import Blobs
+from qidpfl_server.store.blobs import FolderBlobs
 from qidpfl_server.store.database import migrate, open_engine, translated_errors
 from qidpfl_server.store.store import Store
 
@@ -86,7 +86,7 @@ def test_a_file_that_was_misread_is_read_again_and_only_a_check_calls_it_damaged
     file = tmp_path / "store.db"
     engine = open_engine(f"sqlite:///{file}")
     migrate(engine)
-    store = Store(engine, Blobs(tmp_path / "blobs"))
+    store = Store(engine, FolderBlobs(tmp_path / "blobs"))
     # The last connection moves everything into one file.
     engine.dispose()
     sound = file.read_bytes()

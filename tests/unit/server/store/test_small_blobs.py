@@ -13,7 +13,7 @@ from qidpfl_server.ops.open_store import opened_store
 from qidpfl_server.service.retention import kept_digests, sweep
 from qidpfl_server.settings import Settings
 from qidpfl_server.store import small_blobs
-from qidpfl_server.store.blobs import Blobs, StagedBlob
+from qidpfl_server.store.blobs import FolderBlobs, StagedBlob
 from qidpfl_server.store.small_blobs import SMALL_BYTES, SmallBlobs
 from qidpfl_server.store.store import Store
 from qidpfl_server.store.transaction import Transaction
@@ -52,9 +52,9 @@ def publish(store: Store, data: bytes) -> str:
     return blob.digest
 
 
-def reread(store: Store) -> Blobs:
+def reread(store: Store) -> FolderBlobs:
     """The same blobs, as a process sees them that has written none."""
-    return Blobs(store.blobs.root, small=SmallBlobs(store.engine))
+    return FolderBlobs(Path(store.blobs.place), small=SmallBlobs(store.engine))
 
 
 def files(store: Store) -> list[str]:
@@ -74,7 +74,7 @@ def test_a_blob_is_a_row_up_to_64_kib_and_a_file_above(store: Store, length: int
     assert (digest in rows(store), digest in files(store)) == (is_row, not is_row)
     for blobs in (store.blobs, reread(store)):
         assert blobs.has(digest) and blobs.get(digest) == data[:length]
-    assert not list((store.blobs.root / "staging").iterdir())
+    assert not list((Path(store.blobs.place) / "staging").iterdir())
 
 
 def test_a_write_that_fails_leaves_no_row(store: Store) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qidpfl_server.store.blobs import Blobs
+from qidpfl_server.store.blobs import FolderBlobs
 from qidpfl_server.store.database import migrate, open_engine
 from qidpfl_server.store.store import RoundKey, Store
 from qidpfl_server.store.transaction import Transaction
@@ -23,7 +23,7 @@ Double = Callable[[Transaction, str, int, Sequence[int]], list[int | Exception]]
 def store(tmp_path: Path) -> Iterator[Store]:
     engine = open_engine(f"sqlite:///{tmp_path}/coordinator.db")
     migrate(engine)
-    opened = Store(engine, Blobs(tmp_path / "blobs"))
+    opened = Store(engine, FolderBlobs(tmp_path / "blobs"))
     yield opened
     opened.close()
 

@@ -112,7 +112,7 @@ def test_a_momentum_of_another_length_is_damage(store: Store) -> None:
 
 def test_a_model_that_was_swept_before_it_was_recorded_is_tried_again(store: Store, tmp_path: Path) -> None:
     saved = save_model(store.blobs, 0, ServerState.start(np.zeros(3, dtype=np.float32)))
-    require_stored(store.blobs, saved)
+    store.read(lambda tx: require_stored(tx, saved))
     (tmp_path / "blobs" / "objects" / saved.digest).unlink()
     with pytest.raises(StoreBusy, match="try again"):
-        require_stored(store.blobs, saved)
+        store.read(lambda tx: require_stored(tx, saved))

@@ -1,5 +1,7 @@
 """Settlement: pay, void, retry, set aside, reject by the noise audit, end the task."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -181,7 +183,7 @@ def test_a_damaged_update_is_an_error_that_leaves_the_round_open(cases: UseCases
     for client in clients:
         client.declare()
         receipts.append(client.upload())
-    path = cases.store.blobs.root / "objects" / receipts[0].digest
+    path = Path(cases.store.blobs.place) / "objects" / receipts[0].digest
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(UnreadableBlob, match="does not match its digest"):
         task.settle()

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def refused(code: ErrorCode) -> Any:
 
 
 def staged_files(cases: UseCases) -> list[str]:
-    return [path.name for path in (cases.store.blobs.root / "staging").iterdir()]
+    return [path.name for path in (Path(cases.store.blobs.place) / "staging").iterdir()]
 
 
 # --- budgets ---------------------------------------------------------------------------------------------------------

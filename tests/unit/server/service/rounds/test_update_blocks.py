@@ -101,7 +101,7 @@ def test_the_same_pass_compares_the_updates(store: Store, rule: str) -> None:
 )
 def test_a_damaged_update_is_found_before_the_last_block_counts(store: Store, damage: Any) -> None:
     vectors, parts = stored(store)
-    (store.blobs.root / "objects" / parts[3].digest).write_bytes(damage(vectors[3].tobytes()))
+    (Path(store.blobs.place) / "objects" / parts[3].digest).write_bytes(damage(vectors[3].tobytes()))
     with pytest.raises(UnreadableBlob, match=parts[3].digest):
         list(mean_blocks(store.blobs, task_with("mean"), parts))
 
@@ -130,7 +130,7 @@ def test_a_staged_model_has_the_bits_of_a_step_on_whole_vectors(store: Store) ->
 def test_the_files_of_a_model_that_is_not_published_are_removed(store: Store) -> None:
     _, parts = stored(store)
     base = save_model(store.blobs, 0, ServerState.start(np.zeros(DIMENSION, dtype=np.float32)))
-    staging = store.blobs.root / "staging"
+    staging = Path(store.blobs.place) / "staging"
     with staged_next_model(
         store.blobs, task_with("mean"), base, parts, version=1, compare=True, keep_parameters=False
     ) as next_model:
@@ -145,7 +145,7 @@ def test_a_staged_model_that_was_swept_is_tried_again(store: Store) -> None:
     with staged_next_model(
         store.blobs, task_with("mean"), base, parts, version=1, compare=False, keep_parameters=False
     ) as next_model:
-        for path in Path(store.blobs.root / "staging").iterdir():
+        for path in (Path(store.blobs.place) / "staging").iterdir():
             path.unlink()
         with pytest.raises(StoreBusy, match="try again"):
             store.write(lambda tx: publish_model(tx, next_model))
