@@ -20,6 +20,8 @@ from qidpfl_shared.protocol.signatures import SigningKey
 
 from ..errors import CoordinatorError, StoreBusy, SuspectedDamage
 from .blobs import Blobs
+from .changes.feed import ChangeFeed
+from .changes.known import Change, KnownChanges
 from .database import check_integrity, data_version, translated, translated_errors
 from .repositories.chain import Head
 from .settled import SettledSums
@@ -55,8 +57,8 @@ class Store:
         self.blobs = blobs
         # Signs the heads of the chains; None for a store that has no key yet, and for a command that only reads.
         self.key = key
-        # How many of the counted changes this process has made.
-        self.local_commits = 0
+        # The counted commits that this process knows.
+        self.changes = KnownChanges()
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         # Used by the writer thread only: its connection to a SQLite file, and what it remembers of the rows.
         self._connection: Connection | None = None
@@ -80,6 +82,10 @@ class Store:
         An error that it raises rolls the whole transaction back.
         """
         self._last_parts.append(work)
+
+    def follow(self, on_change: Callable[[Change], None], on_connected: Callable[[], None]) -> ChangeFeed | None:
+        """Call `on_change` for each announced commit, in a thread; None if this database announces nothing."""
+        return None if self.has_one_server else ChangeFeed(self.engine, on_change, on_connected)
 
     def read(self, work: Work[Result], *, snapshot: bool = False) -> Result:
         """Run a function that only reads. It blocks: call it from a thread.
@@ -173,12 +179,12 @@ class Store:
                 self._finish(transaction)
                 changed = transaction.touched | transaction.due
                 counted = transaction.is_counted
-                self.local_commits += counted
         except _GroupFailed as failed:
             assert isinstance(failed.__cause__, Exception)
             outcomes = [(request, translated(failed.__cause__)) for request in batch]
         except Exception as error:
-            self.local_commits -= counted
+            if counted:
+                self.changes.take_back_own()
             failure = translated(error)
             if not isinstance(failure, CoordinatorError):
                 # Clients read this text, so it does not name the file of an error of the disk.
@@ -253,7 +259,7 @@ class Store:
         if transaction.renames_files:
             self.blobs.sync_names()
         if transaction.is_counted:
-            transaction.count_commit()
+            self.changes.add_own(transaction.count_commit())
 
 
 class _GroupFailed(Exception):
