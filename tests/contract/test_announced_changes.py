@@ -146,7 +146,7 @@ def test_announcements_come_again_after_the_connection_was_cut(
 def test_a_round_that_is_ready_tells_the_other_server_to_stand_by(postgres_url: str, tmp_path: Path) -> None:
     """And it wakes no client there: nothing has changed for them."""
     with servers_on(postgres_url, tmp_path) as (one, other):
-        task, clients = one.training(3)
+        _, clients = one.training(3)
 
         async def work(notifier: ChangeNotifier) -> None:
             told: list[bool] = []

@@ -79,7 +79,8 @@ class _Commit:
 class ChangeNotifier:
     """Keeps the state of each requested task fresh: from the commits of this process, and of others on its store.
 
-    Other processes announce their commits if the database can, and a look at the change counter finds the rest. The writer of the store reads the state inside the transaction that changes it, so that no reader has to.
+    Other processes announce their commits if the database can, and a look at the change counter finds the rest. The
+    writer of the store reads the state inside the transaction that changes it, so that no reader has to.
     """
 
     def __init__(self, store: Store) -> None:

@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Engine
 
 from qidpfl_shared.protocol.signatures import SigningKey
 
+from ..clock import Micros
 from ..errors import CoordinatorError, StoreBusy, SuspectedDamage
 from .blobs import Blobs
 from .changes.feed import ChangeFeed
@@ -25,6 +26,7 @@ from .changes.known import Change, KnownChanges
 from .database import check_integrity, data_version, translated, translated_errors
 from .repositories.chain import Head
 from .settled import SettledSums
+from .store_clock import DatabaseTime, StoreClock
 from .transaction import Transaction
 
 Result = TypeVar("Result")
@@ -59,6 +61,7 @@ class Store:
         self.key = key
         # The counted commits that this process knows.
         self.changes = KnownChanges()
+        self.time = DatabaseTime(engine)
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         # Used by the writer thread only: its connection to a SQLite file, and what it remembers of the rows.
         self._connection: Connection | None = None
@@ -85,7 +88,11 @@ class Store:
 
     def follow(self, on_change: Callable[[Change], None], on_connected: Callable[[], None]) -> ChangeFeed | None:
         """Call `on_change` for each announced commit, in a thread; None if this database announces nothing."""
-        return None if self.has_one_server else ChangeFeed(self.engine, on_change, on_connected)
+        return None if self.has_one_server else ChangeFeed(self.engine, self.time, on_change, on_connected)
+
+    def now(self) -> Micros:
+        """The time of the database."""
+        return StoreClock(self.time).now()
 
     def read(self, work: Work[Result], *, snapshot: bool = False) -> Result:
         """Run a function that only reads. It blocks: call it from a thread.

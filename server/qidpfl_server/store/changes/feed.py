@@ -9,6 +9,7 @@ import structlog
 from sqlalchemy import Engine
 
 from ..database import separate_connection
+from ..store_clock import DatabaseTime
 from .known import Change
 
 CHANNEL = "qidpfl_changes"
@@ -23,16 +24,19 @@ _RECONNECT_AFTER_S = 1.0
 class ChangeFeed:
     """Calls `on_change` for every announced commit, also those of this process, in a thread of its own.
 
-    After an outage it connects again by itself, and calls `on_connected`: commits of the outage are not announced.
+    It also compares the clocks every few seconds. After an outage it connects again by itself, and calls
+    `on_connected`: commits of the outage are not announced.
     """
 
     def __init__(
         self,
         engine: Engine,
+        database_time: DatabaseTime,
         on_change: Callable[[Change], None],
         on_connected: Callable[[], None],
     ) -> None:
         self._engine = engine
+        self._time = database_time
         self._on_change = on_change
         self._on_connected = on_connected
         self._stopping = threading.Event()
@@ -78,6 +82,6 @@ class ChangeFeed:
                         self._on_change(Change.of(announced.payload))
                 if time.monotonic() >= next_check:
                     self.connected = False
-                    connection.execute("SELECT 1")
+                    self._time.measure(connection)
                     self.connected = True
                     next_check = time.monotonic() + _CHECK_EVERY_S

@@ -1,7 +1,7 @@
 """Which counted commits of a store this process knows: those that it made, and those that it was told of.
 
-Every commit that others must notice increments one counter of the store. A process that knows the numbers of the commits
-which it made or heard of can tell from the counter alone whether it has missed one.
+Every commit that others must notice increments one counter of the store. A process that knows the numbers of the
+commits which it made or heard of can tell from the counter alone whether it has missed one.
 """
 
 import threading
