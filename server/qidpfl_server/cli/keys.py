@@ -59,8 +59,8 @@ def rotate_command(
 def new_command(
     out: Annotated[Path, typer.Option(help="folder to write to; files that exist stay as they are")],
     code: Annotated[
-        bool, typer.Option("--code", help="also shared.code, an enrolment code for QIDPFL_SHARED_CODE")
-    ] = False,
+        Path | None, typer.Option(help="also write an enrolment code to this file, for QIDPFL_SHARED_CODE")
+    ] = None,
 ) -> None:
     """Make the secrets that all coordinators of one store share: both tokens and a signing key.
 
@@ -70,8 +70,8 @@ def new_command(
     key = out / "signing.key"
     if create_private(key, SigningKey.new().pem()):
         made.append(key)
-    if code and create_shared_code(out / "shared.code"):
-        made.append(out / "shared.code")
+    if code is not None and create_shared_code(code):
+        made.append(code)
     for path in made:
         print(path)
 

@@ -175,12 +175,12 @@ def test_a_replica_whose_clock_is_wrong_closes_no_round_early_and_opens_none_tha
 
 def test_replicas_with_mounted_secrets_need_no_state_folder(postgres_url: str, tmp_path: Path) -> None:
     secrets, code = tmp_path / "secrets", tmp_path / "secrets" / "shared.code"
-    made = server_command("keys", "new", "--out", secrets, "--code")
+    made = server_command("keys", "new", "--out", secrets, "--code", code)
     assert sorted(Path(line).name for line in made.stdout.split()) == [
         *("admin.token", "shared.code", "signing.key", "viewer.token")
     ]
     before = {path: path.read_bytes() for path in secrets.iterdir()}
-    assert server_command("keys", "new", "--out", secrets, "--code").stdout == ""
+    assert server_command("keys", "new", "--out", secrets, "--code", code).stdout == ""
     arguments = ("--preset", "digits", "--clients", str(CLIENTS), "--rounds", "2")
     pair = [
         Coordinator(
