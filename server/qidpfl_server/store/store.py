@@ -37,6 +37,7 @@ RoundKey = tuple[str, int]
 # Gets all items of a round that wait at the same time; returns, in order, the result or the error of each.
 BatchWork = Callable[[Transaction, str, int, Sequence[Item]], Sequence[Result | Exception]]
 _MAX_BATCH = 128
+_LONG_READ = "SET LOCAL idle_in_transaction_session_timeout = '10min'"
 # The heads of more chains than this are read again.
 _MAX_HEADS = 4096
 
@@ -107,6 +108,9 @@ class Store:
             self.engine.connect().execution_options(**options) as connection,
             connection.begin(),
         ):
+            if "isolation_level" in options:
+                # What reads a snapshot computes between its statements, and holds no lock that others wait for.
+                connection.exec_driver_sql(_LONG_READ)
             return work(Transaction(connection, self.blobs, self.key, settled=self._settled))
 
     def write(self, work: Work[Result]) -> Result:
