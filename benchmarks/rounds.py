@@ -28,9 +28,9 @@ from servers import Coordinator, empty_database, processor_ms, running_coordinat
 CLIENTS = 5
 DIMENSION = 650
 TENTHS = 10
-# Every round has the same reward, and no limit ends the task early.
+# Every round has the same reward, and no limit ends the task early. The discount of the preset ends after 1,000 rounds.
 OVERRIDES: dict[str, dict[str, Any]] = {
-    "game": {"policy": "fixed", "fixed_reward_micro": 400_000_000},
+    "game": {"policy": "fixed", "fixed_reward_micro": 400_000_000, "discount": 0.999},
     "bounds": {"reward_total_micro": 9_000_000_000_000},
     "privacy": {"lifetime_rho": 10.0},
 }

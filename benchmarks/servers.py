@@ -32,6 +32,10 @@ class Coordinator:
         return int(self.url.rsplit(":", 1)[1])
 
 
+# A client that does not train reaches the limit of requests per second after some seconds.
+_ENVIRONMENT = {"QIDPFL_LOG_FORMAT": "json", "QIDPFL_REQUESTS_PER_S_PER_CLIENT": "100000"}
+
+
 @contextmanager
 def running_coordinator(
     state: Path, store_url: str | None = None, *options: str, program: Sequence[str] = ("-m", "qidpfl_server")
@@ -42,7 +46,7 @@ def running_coordinator(
     command = [sys.executable, *program, "serve", "--port", "0", *where, *options]
     # A file and not a pipe: a full pipe would stop the coordinator.
     with log.open("w") as file:
-        process = subprocess.Popen(command, stderr=file, text=True, env=os.environ | {"QIDPFL_LOG_FORMAT": "json"})
+        process = subprocess.Popen(command, stderr=file, text=True, env=os.environ | _ENVIRONMENT)
     with ended(process):
         while (url := _listening_at(log)) is None:
             if process.poll() is not None:

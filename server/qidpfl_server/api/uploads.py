@@ -28,8 +28,8 @@ _SMALLEST_PIECE_BYTES = 128 * 1024
 _WAITING_BYTES = 64 << 20
 # Further uploads close their files while they wait for bytes. `cli.http.connections` leaves so many file handles.
 OPEN_UPLOADS = 1024
-# Small enough for the processor's cache, and for a dot product that does not start threads of its own.
-_BLOCK = 8192
+# Small enough for the processor's cache. Each block hands the interpreter lock over, so small ones are slower.
+_BLOCK = 1 << 16
 _BINARY = "application/octet-stream"
 _MAX_QUEUED = 16
 # Accepted uploads of more tasks than this are forgotten.

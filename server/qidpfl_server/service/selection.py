@@ -29,7 +29,7 @@ def selection_is_due(tx: Transaction, task: Task, now: Micros) -> bool:
     """
     if task.paused:
         return False
-    profiled = len(tx.clients.in_state(task.task_id, ClientState.PROFILED))
+    profiled = tx.clients.counts(task.task_id).of(ClientState.PROFILED)
     rules = task.spec.rounds
     if profiled < rules.min_clients:
         return False

@@ -165,9 +165,9 @@ def start_task(tx: Transaction, task_id: str, now: Micros, rules: RuleRegistry =
         if task.paused:
             raise RequestRefused(ErrorCode.TASK_PAUSED, "resume the task first")
         rules.require(task.spec)
-        profiled = tx.clients.in_state(task_id, ClientState.PROFILED)
-        if len(profiled) < task.spec.rounds.min_clients:
-            detail = f"{len(profiled)} clients have a profile, {task.spec.rounds.min_clients} are needed"
+        profiled = tx.clients.counts(task_id).of(ClientState.PROFILED)
+        if profiled < task.spec.rounds.min_clients:
+            detail = f"{profiled} clients have a profile, {task.spec.rounds.min_clients} are needed"
             raise RequestRefused(ErrorCode.PROFILE_MISSING, detail)
         select_clients(tx, task, now, rules)
 

@@ -179,18 +179,17 @@ def selection_verdict(tx: Transaction, client_id: str) -> SelectionVerdict:
     client = known_client(tx, client_id)
     task = tx.tasks.get(client.task_id)
     assert task is not None
-    clients = tx.clients.of_task(client.task_id)
-    profiles = sum(other.has_profile for other in clients)
+    counts = tx.clients.counts(client.task_id)
     if task.state is TaskState.ENROLLING or not client.has_verdict:
-        return SelectionVerdict(profiles=profiles)
+        return SelectionVerdict(profiles=counts.profiles)
     rule = task.spec.selection
     return SelectionVerdict(
         selected=client.state is not ClientState.REFUSED,
         label_distance=client.label_distance,
         distance_threshold=rule.distance_threshold if rule.rule is SelectionRule.THRESHOLD else None,
         filled_up=client.filled_up,
-        profiles=profiles,
-        selected_clients=sum(other.state in (ClientState.SELECTED, ClientState.LEFT) for other in clients),
+        profiles=counts.profiles,
+        selected_clients=counts.of(ClientState.SELECTED, ClientState.LEFT),
     )
 
 

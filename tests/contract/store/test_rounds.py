@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import event, update
 
 from qidpfl_server.clock import seconds
 from qidpfl_server.domain import Payment, Round, RoundInvitation, RoundSums, Update
@@ -154,6 +154,31 @@ def test_one_of_many_processes_stores_the_scores_of_a_settled_round(opened: Open
     assert round_ is not None and (round_.accuracy, round_.loss) == (0.5, 1.0) and not round_.awaits_evaluation
     assert kinds(store, task_id).count("round.evaluated") == 1
     assert not evaluate_settled(store, task_id, evaluator, NOW)
+
+
+def test_known_digests_are_those_of_the_task(store: Store) -> None:
+    task_id, clients = delivered_round(store)
+    known = [one.digest for one in store.read(lambda tx: tx.rounds.updates(task_id, 1)).values()]
+    assert len(known) == len(clients)
+    for digests in (known, known[:1]):
+        asked = [*digests, "0" * 64]
+        assert store.read(lambda tx, asked=asked: tx.rounds.known_digests(task_id, asked)) == set(digests)  # type: ignore[misc]
+    assert store.read(lambda tx: tx.rounds.known_digests("another", known)) == set()
+    assert store.read(lambda tx: tx.rounds.known_digests("another", known[:1])) == set()
+
+
+def test_several_digests_are_looked_up_by_their_index(store: Store) -> None:
+    """Catches a query that reads all updates of the task: a round would then cost more with every round played."""
+    asked: list[str] = []
+
+    def plan(tx: Transaction) -> list[str]:
+        event.listen(tx.connection, "before_cursor_execute", lambda *call: asked.append(call[2]))
+        tx.rounds.known_digests("task", ["1", "2"])
+        return [row[3] for row in tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked[0]}", ("1", "2"))]
+
+    if store.engine.dialect.name != "sqlite":
+        pytest.skip("PostgreSQL chooses by the rows that a table has")
+    assert ["ix_updates_digest" in line for line in store.read(plan)] == [True]
 
 
 def round_of(task_id: str, **values: Any) -> Round:

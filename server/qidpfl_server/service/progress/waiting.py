@@ -75,11 +75,11 @@ def waiting_for(tx: Transaction, task: Task, now: Micros) -> Waiting | None:
 
 def awaited_clients(tx: Transaction, task: Task, now: Micros) -> AwaitedClients:
     """How many clients are there, how many are needed, and how long the task waits for more."""
-    clients = tx.clients.of_task(task.task_id)
+    counts = tx.clients.counts(task.task_id)
     begun = window_start(tx, task) is not None
     return AwaitedClients(
-        ready=sum(client.state is ClientState.PROFILED for client in clients),
-        enrolled=sum(client.state in (ClientState.ENROLLED, ClientState.PROFILED) for client in clients),
+        ready=counts.of(ClientState.PROFILED),
+        enrolled=counts.of(ClientState.ENROLLED, ClientState.PROFILED),
         needed=task.spec.rounds.min_clients,
         expected=task.spec.rounds.expected_clients,
         left_s=seconds_left(selection_time(tx, task), now) if begun else None,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, insert, select, update
@@ -19,7 +20,25 @@ _OF_TASK = Prepared(select(clients).where(clients.c.task_id == bindparam("task_i
 _REFUSED = Prepared(
     select(clients.c.client_id).where(clients.c.task_id == bindparam("task_id"), clients.c.state == ClientState.REFUSED)
 )
+# Thousands of clients ask while a task waits for the others: no row of them is read.
+_COUNTS = Prepared(
+    select(clients.c.state, func.count(), func.count(clients.c.size))
+    .where(clients.c.task_id == bindparam("task_id"))
+    .group_by(clients.c.state)
+)
 _SOME = select(clients).where(clients.c.client_id.in_(bindparam("client_ids", expanding=True)))
+
+
+@dataclass(frozen=True)
+class ClientCounts:
+    """How many clients a task has in each state, and how many of all have stored a profile."""
+
+    by_state: Mapping[ClientState, int]
+    profiles: int
+
+    def of(self, *states: ClientState) -> int:
+        """The number of clients in these states."""
+        return sum(self.by_state.get(state, 0) for state in states)
 
 
 class ClientRows:
@@ -61,6 +80,11 @@ class ClientRows:
 
     def in_state(self, task_id: str, *states: ClientState) -> list[Client]:
         return [client for client in self.of_task(task_id) if client.state in states]
+
+    def counts(self, task_id: str) -> ClientCounts:
+        """The numbers of clients by state."""
+        rows = _COUNTS.run(self._connection, {"task_id": task_id}).all()
+        return ClientCounts({ClientState(row[0]): row[1] for row in rows}, sum(row[2] for row in rows))
 
     def refused(self, task_id: str) -> frozenset[str]:
         """The ids of the clients that the selection has refused."""

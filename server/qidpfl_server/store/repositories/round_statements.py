@@ -92,8 +92,9 @@ SET_SCORES = (
 KNOWN_DIGEST = Prepared(
     select(updates.c.digest).where(updates.c.task_id == _task_id, updates.c.digest == bindparam("digest")).limit(1)
 )
-KNOWN_DIGESTS = select(updates.c.digest).where(
-    updates.c.task_id == _task_id, updates.c.digest.in_(bindparam("digests", expanding=True))
+# By digest alone: with the task and several digests SQLite reads all updates of the task.
+KNOWN_DIGESTS = select(updates.c.task_id, updates.c.digest).where(
+    updates.c.digest.in_(bindparam("digests", expanding=True))
 )
 
 PUT_BUDGET = Prepared(

@@ -247,8 +247,8 @@ class RoundRows:
         if len(digests) == 1:
             (digest,) = digests
             return set(statements.KNOWN_DIGEST.run(self._connection, {"task_id": task_id, "digest": digest}).scalars())
-        where = {"task_id": task_id, "digests": list(digests)}
-        return set(self._connection.execute(statements.KNOWN_DIGESTS, where).scalars())
+        found = self._connection.execute(statements.KNOWN_DIGESTS, {"digests": list(digests)})
+        return {digest for of_task, digest in found if of_task == task_id}
 
     def set_verdicts(self, known: Round, verdicts: Mapping[str, UpdateVerdict]) -> None:
         """Store what the settlement says of the updates of a round, by client."""
