@@ -1,14 +1,16 @@
 """What another server on the same store learns of a commit, and how soon: with LISTEN of PostgreSQL, or by looking."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import NullPool, create_engine, make_url, text
+from sqlalchemy import Engine, NullPool, create_engine, make_url, text
 
 from qidpfl_server.service import notifications
 from qidpfl_server.service.notifications import ChangeNotifier
@@ -120,7 +122,18 @@ def test_a_commit_of_a_program_that_announces_nothing_is_found_by_a_look(
 def test_announcements_come_again_after_the_connection_was_cut(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "_RECONNECT_AFTER_S", 0.2)
+    monkeypatch.setattr(feed, "_RECONNECT_AFTER_S", 0.1)
+    may_connect, connect = threading.Event(), feed.separate_connection
+    may_connect.set()
+
+    def held_up(engine: Engine) -> AbstractContextManager[Any]:
+        assert may_connect.wait(TIMEOUT_S)
+        return connect(engine)
+
+    monkeypatch.setattr(feed, "separate_connection", held_up)
+    # No look but the one after the connection comes back.
+    monkeypatch.setattr(notifications, "_ANNOUNCED_LOOK_EVERY_S", 600.0)
+    monkeypatch.setattr(notifications, "_LOOK_OFTEN_FOR_S", 0.0)
     admin = create_engine(
         make_url(postgres_url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT", poolclass=NullPool
     )
@@ -134,9 +147,14 @@ def test_announcements_come_again_after_the_connection_was_cut(
         async def work(notifier: ChangeNotifier) -> None:
             await connected(notifier)
             await notifier.current(task.task_id)
+            may_connect.clear()
             assert connection.execute(cut).scalar_one() == 1
+            waiting = asyncio.create_task(notifier.wait(task.task_id, TIMEOUT_S))
+            await asyncio.to_thread(task.play, clients, 1)
+            assert not waiting.done()
             # A commit of the time without a connection is found when there is one again.
-            assert await seconds_until_woken(notifier, task.task_id, partial(task.play, clients, 1)) < 3.0
+            may_connect.set()
+            await asyncio.wait_for(waiting, 5.0)
             await connected(notifier)
             assert await seconds_until_woken(notifier, task.task_id, partial(task.play, clients, 2)) < AT_ONCE_S
 
