@@ -16,7 +16,7 @@ from qidpfl_server.service import notifications
 from qidpfl_server.service.notifications import ChangeNotifier
 from qidpfl_server.store.blobs import Blobs
 from qidpfl_server.store.changes import feed
-from qidpfl_server.store.database import migrate, open_engine
+from qidpfl_server.store.database import migrate, open_engine, separate_connection
 from qidpfl_server.store.store import Store
 from support.fakes import FakeClock
 from support.use_cases import UseCases
@@ -123,7 +123,7 @@ def test_announcements_come_again_after_the_connection_was_cut(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "_RECONNECT_AFTER_S", 0.1)
-    may_connect, connect = threading.Event(), feed.separate_connection
+    may_connect, connect = threading.Event(), separate_connection
     may_connect.set()
 
     def held_up(engine: Engine) -> AbstractContextManager[Any]:
@@ -132,8 +132,8 @@ def test_announcements_come_again_after_the_connection_was_cut(
 
     monkeypatch.setattr(feed, "separate_connection", held_up)
     # No look but the one after the connection comes back.
-    monkeypatch.setattr(notifications, "_ANNOUNCED_LOOK_EVERY_S", 600.0)
-    monkeypatch.setattr(notifications, "_LOOK_OFTEN_FOR_S", 0.0)
+    for name in ("_LOOK_EVERY_S", "_ANNOUNCED_LOOK_EVERY_S"):
+        monkeypatch.setattr(notifications, name, 600.0)
     admin = create_engine(
         make_url(postgres_url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT", poolclass=NullPool
     )
