@@ -52,3 +52,5 @@ if "server" in names:
     for guide in guides.GUIDES:
         if "<h1" not in guides.guide_page(guide):
             sys.exit(f"the wheel of qidpfl-server has no guide {guide}")
+    if b'"noise"' not in guides.golden_vectors():
+        sys.exit("the wheel of qidpfl-server has no golden vectors")

@@ -225,8 +225,9 @@ async function runRound(offer, spec) {
     const share = 1 - (spec.game.privacy_weight * PRIVACY_VALUE * offer.total) / (offer.reward_micro / 1e6);
     const spent = Object.values(state.budgets).reduce((sum, rho) => sum + rho, HISTOGRAM_RHO);
     const rho = Math.min(offer.total * share, offer.rho_max, LIFETIME_RHO - spent);
-    if (!(rho > 0)) {
-      await call("PUT", `/rounds/${round}/budget`, json({ decline: true, reason: "no budget left" }));
+    if (!(rho >= spec.bounds.rho_min)) {
+      const reason = share > 0 ? "owner_limit" : "priced_out"; // a code without amounts
+      await call("PUT", `/rounds/${round}/budget`, json({ decline: true, reason }));
       return;
     }
     state.budgets[round] = rho;

@@ -1,4 +1,4 @@
-"""Puts the guides, pages of docs/ that the coordinator serves, into sdist and wheel.
+"""Puts what the coordinator serves of docs/ into sdist and wheel: the guides and the golden vectors.
 
 A wheel that is built from an sdist finds them there already.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-GUIDES = ("contract", "protocol", "clients", "conformance", "own-data", "privacy", "glossary")
+GUIDES = ("contract", "protocol", "clients", "conformance", "own-data", "privacy", "operator-api", "glossary")
 
 
 class GuidesHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -20,3 +20,5 @@ class GuidesHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         for name in GUIDES:
             build_data["force_include"][str(docs / f"{name}.md")] = f"qidpfl_server/guides/{name}.md"
+        for file in sorted((docs / "conformance").glob("*.json")):
+            build_data["force_include"][str(file)] = f"qidpfl_server/guides/conformance/{file.name}"

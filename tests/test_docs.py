@@ -15,6 +15,7 @@ from qidpfl_experiments.__main__ import app as experiments_app
 from qidpfl_experiments.methods import BY_NAME
 from qidpfl_experiments.results.tables import FILES
 from qidpfl_flower.cli import app as flower_app
+from qidpfl_server.api.document.guides import anchor as anchor_of
 from qidpfl_server.api.routes import clients, controls, models, overview, rounds, tasks, tokens
 from qidpfl_server.cli.app import app
 from qidpfl_server.cli.tasks import tasks_app
@@ -34,6 +35,7 @@ from qidpfl_shared.protocol.task_spec import SelectionRule
 ROOT = Path(__file__).parent.parent
 PAPER_MAP = (ROOT / "docs" / "paper-map.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
+OPERATOR_API = (ROOT / "docs" / "operator-api.md").read_text()
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 EXAMPLE = (ROOT / ".env.example").read_text()
 README = (ROOT / "README.md").read_text()
@@ -95,7 +97,7 @@ def test_every_error_code_is_documented_with_its_status(code: ErrorCode) -> None
 
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_every_preset_is_documented(name: str) -> None:
-    assert f"| `{name}` |" in PROTOCOL
+    assert f"| `{name}` |" in OPERATOR_API
 
 
 def routes() -> list[tuple[str, set[str]]]:
@@ -116,7 +118,7 @@ def routes() -> list[tuple[str, set[str]]]:
 
 @pytest.mark.parametrize(("operation", "codes"), routes(), ids=[operation for operation, _ in routes()])
 def test_every_operation_is_documented_with_its_error_codes(operation: str, codes: set[str]) -> None:
-    section = PROTOCOL.split("### Errors per operation")[1].split("\n## ")[0]
+    section = PROTOCOL.split("### Errors per operation")[1] + OPERATOR_API.split("## Errors per operation")[1]
     common = set(re.findall(r"`(\w+)`", section.split("Every operation may also answer")[1].split(";")[0]))
     (row,) = [line for line in section.splitlines() if line.startswith(f"| `{operation}` |")]
     assert set(re.findall(r"`(\w+)`", row)) == codes - common
@@ -221,7 +223,7 @@ def test_results_link_only_what_is_there(page: Path) -> None:
 @pytest.mark.parametrize("name", [*RewardPolicy, *SelectionRule], ids=str)
 def test_every_policy_and_every_rule_is_documented(name: str) -> None:
     kind = "game.policy" if isinstance(name, RewardPolicy) else "selection.rule"
-    table = PROTOCOL.split(f"| `{kind}` | wh")[1].split("\n\n")[0]
+    table = OPERATOR_API.split(f"| `{kind}` | wh")[1].split("\n\n")[0]
     assert f"| `{name}` |" in table
 
 
@@ -297,6 +299,26 @@ def test_what_the_compose_files_import_exists(module: str, name: str) -> None:
 @pytest.mark.parametrize(("page", "link"), LINKS, ids=[f"{page.name}:{link}" for page, link in LINKS])
 def test_every_relative_link_leads_somewhere(page: Path, link: str) -> None:
     assert (page.parent / link).exists()
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as code hosts and the served guides make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return {anchor_of(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+
+
+ANCHORS = [
+    (page, target, anchor)
+    for page in PAGES
+    for target, anchor in sorted(set(re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text())))
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "target", "anchor"), ANCHORS, ids=[f"{page.name}:{target}#{anchor}" for page, target, anchor in ANCHORS]
+)
+def test_every_link_to_a_section_names_one_that_exists(page: Path, target: str, anchor: str) -> None:
+    assert anchor in anchors(page.parent / target if target else page)
 
 
 def test_the_readme_is_short_and_links_every_page() -> None:

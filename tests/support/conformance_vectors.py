@@ -14,7 +14,7 @@ from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
 from qidpfl_shared.core.privacy.histogram import clean_histogram, histogram_noise_std
 from qidpfl_shared.core.privacy.mechanisms import NoisyEpochsMechanism, batch_sizes
 from qidpfl_shared.core.selection import given_reference, label_distances
-from qidpfl_shared.protocol.chain import canonical_json
+from qidpfl_shared.protocol.chain import FIRST_HEAD, canonical_json, digest_of_facts, extended
 from qidpfl_shared.protocol.compatibility import spec_digest
 from qidpfl_shared.protocol.evidence import profile_digest
 from qidpfl_shared.protocol.mechanism_specs import (
@@ -25,7 +25,7 @@ from qidpfl_shared.protocol.mechanism_specs import (
     PaperLiteral,
     UpdateClip,
 )
-from qidpfl_shared.protocol.messages import Profile
+from qidpfl_shared.protocol.messages import EnrolAnswer, Profile, RoundOffer
 from qidpfl_shared.protocol.presets import PRESETS, preset
 from qidpfl_shared.protocol.signatures import SigningKey
 from qidpfl_shared.protocol.wire import content_digest, digest_of, encode
@@ -147,6 +147,30 @@ def clipping() -> list[Case]:
     return found
 
 
+def gradient() -> list[Case]:
+    """Softmax regression with two records; the gradient of each, and the mean of the clipped ones before any noise."""
+    layout = {"tensors": [{"name": "weight", "shape": [3, 2]}, {"name": "bias", "shape": [3]}]}
+    records: list[Case] = [{"features": [1.0, 0.5], "label": 0}, {"features": [0.0, 0.25], "label": 2}]
+    models = [[0.0] * 9, [0.5, -0.25, 1.0, 0.75, -1.0, 0.125, 0.25, -0.5, 0.0]]
+    found = []
+    for model in models:
+        rows = np.array([_softmax_gradient(np.array(model), record) for record in records])
+        norms = np.linalg.norm(rows, axis=1)
+        mean = (rows * np.minimum(1.0, 0.5 / norms)[:, None]).mean(axis=0)
+        given: Case = {"layout": layout, "model": model, "records": records, "clip_norm": 0.5}
+        expected = {"gradients": rows.tolist(), "norms": norms.tolist(), "mean_of_clipped": mean.tolist()}
+        found.append(_case(given, expected))
+    return found
+
+
+def _softmax_gradient(model: "np.ndarray[Any, Any]", record: Case) -> "np.ndarray[Any, Any]":
+    features = np.array(record["features"])
+    scores = model[:6].reshape(3, 2) @ features + model[6:]
+    errors = np.exp(scores) / np.exp(scores).sum()
+    errors[record["label"]] -= 1
+    return np.concatenate([np.outer(errors, features).ravel(), errors])
+
+
 def next_model() -> list[Case]:
     """A model, its momentum, the mean of the updates and the step; the model and the momentum after the round."""
     steps: list[tuple[list[float], list[float], list[float], float, float]] = [
@@ -251,6 +275,45 @@ def signatures() -> list[Case]:
     return found
 
 
+def signed_messages() -> list[Case]:
+    """A public key, a kind and a message as served; the text that is signed, and whether the signature is right."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
+    chain = {"task_id": "0123456789abcdef", "sequence": 11, "head": "760b" * 16}
+    offer: Case = {"round_number": 1, "attempt": 1, "reward_micro": 15_000_000, "total": 1 / 3, "standing": "invited"}
+    offer |= {"model_version": 0, "model_digest": digest_of(bytes(2600)), "mechanism": "gradient_once"}
+    offer |= {"clip_norm": 1.0, "dimension": 650, "rho_max": 0.1388888888888889, "noise": True}
+    offer |= {"declare_by": "2026-01-02T03:04:30Z", "deliver_by": "2026-01-02T03:06:30Z"}
+    offer |= {"declare_in_s": 29.5, "deliver_in_s": 149.5, "a_field_of_a_later_version": None, "chain": chain}
+    enrolled: Case = {"client_id": "c1", "token": "shown-only-once", "ordinal": 0, "spec_digest": "9f" * 32}
+    enrolled |= {"public_key": key.public_key, "chain": chain}
+    found = []
+    for kind, message, model in (("announcement", offer, RoundOffer), ("enrolment", enrolled, EnrolAnswer)):
+        covered = {name: value for name, value in message.items() if name not in model.unsigned}
+        served = message | {"signature": key.sign(kind, covered).model_dump(mode="json")}
+        text = f"qidpfl:{kind}:{canonical_json(covered).decode()}"
+        given = {"public_key": key.public_key, "kind": kind, "served": served}
+        found.append(_case(given, {"signed_text": text, "valid": True}))
+    # The same announcement with twice the reward.
+    forged = found[0]["given"] | {"served": found[0]["given"]["served"] | {"reward_micro": 30_000_000}}
+    text = found[0]["expected"]["signed_text"].replace('"reward_micro":15000000', '"reward_micro":30000000')
+    return [*found, _case(forged, {"signed_text": text, "valid": False})]
+
+
+def chain() -> list[Case]:
+    """The first entries of a chain without their digests; the content and the head of each."""
+    budget = {"client_id": "c1", "round_number": 1, "rho": 1 / 9, "state": "declared"}
+    facts = [("profile", "client/c1", {"client_id": "c1", "size": 110}), ("budget", "budget/1/c1", budget)]
+    contents = [digest_of_facts(row) for _, _, row in facts]
+    entries = extended(
+        FIRST_HEAD, 0, [(kind, subject, content) for (kind, subject, _), content in zip(facts, contents, strict=True)]
+    )
+    given = {"entries": [{"kind": kind, "subject": subject, "row": row} for kind, subject, row in facts]}
+    found = [{"sequence": entry.sequence, "content": entry.content, "head": entry.head} for entry in entries]
+    return [_case(given, {"entries": found})]
+
+
 # The file of docs/conformance, and what is in it.
 FILES = {
     "label-distance": label_distance,
@@ -258,6 +321,7 @@ FILES = {
     "noise": noise_std,
     "histogram": histogram,
     "clipping": clipping,
+    "gradient": gradient,
     "next-model": next_model,
     "payments": payments,
     "epsilon": epsilon,
@@ -266,4 +330,6 @@ FILES = {
     "spec-digest": spec_digests,
     "profile-digest": profile_digests,
     "signatures": signatures,
+    "signed-message": signed_messages,
+    "chain": chain,
 }

@@ -53,7 +53,10 @@ def check_claim(*, claimed: bool, accept_unproven: bool) -> None:
 
 
 def check_offer(*, offer: RoundOffer, spec: TaskSpec, latest: SeenOffer | None) -> None:
-    """Refuse an announcement that contradicts the pinned spec or the latest announced round."""
+    """Refuse an announcement that contradicts the pinned spec or the latest announced round.
+
+    docs/clients.md has the same checks as a table.
+    """
     mechanism = spec.privacy.mechanism
     agreed = {
         "mechanism": (offer.mechanism.value, mechanism.name),
@@ -70,6 +73,8 @@ def check_offer(*, offer: RoundOffer, spec: TaskSpec, latest: SeenOffer | None) 
         raise UntrustedCoordinator(f"round {offer.round_number} announces more reward than the task may pay")
     if offer.round_number > spec.game.horizon:
         raise UntrustedCoordinator(f"round {offer.round_number} is beyond the task's {spec.game.horizon} rounds")
+    if offer.attempt > spec.rounds.max_attempts:
+        raise UntrustedCoordinator(f"round {offer.round_number} is beyond its {spec.rounds.max_attempts} attempts")
     if latest is not None:
         _check_order(SeenOffer.of(offer), latest)
 

@@ -70,7 +70,7 @@ def _head(answers: Answers) -> str:
     return f"""\
 # A federated task on the owners' own data. Create it with
 #     qidpfl-server tasks create {answers.name} --file {answers.name}.toml
-# The tables have the structure of the spec (docs/protocol.md); values that are left out are the defaults.
+# The tables have the structure of the spec (docs/operator-api.md); values that are left out are the defaults.
 # A task never changes after it is created, and every owner pins the digest of its spec.
 """
 
@@ -146,7 +146,7 @@ min_updates = {min(answers.owners, max(2, answers.owners - 1))}  # a round settl
 enrolment_window_s = 86400  # or after this time, if min_clients are ready
 quiet_s = 86400
 
-# "all" takes every owner. "threshold" takes owners whose labels are near a reference (docs/protocol.md).
+# "all" takes every owner. "threshold" takes owners whose labels are near a reference (docs/operator-api.md).
 [selection]
 rule = "all"
 

@@ -24,18 +24,23 @@ from qidpfl_client.training.per_sample.clipping import (
 )
 from qidpfl_client.training.per_sample.functional import gradients_by_vmap, gradients_one_by_one
 from qidpfl_client.training.per_sample.gradients import squared_lengths
-from qidpfl_client.training.per_sample.hooks import _loss_gradient, gradients_by_hooks
+from qidpfl_client.training.per_sample.hooks import _loss_gradient, gradients_by_hooks, gradients_by_place
 from qidpfl_shared.core.privacy.rounding import SLACK
 from qidpfl_shared.protocol.mechanism_specs import GradientOnce
 from qidpfl_shared.workloads.networks import build_network, layout_of
 from qidpfl_shared.workloads.records import Records
 from support.training.cases import trainer_of, upload
-from support.training.networks import CASES, LABELS, RECORDS, Case, ChangesItsMind, Choosy, Overwritten
+from support.training.networks import CASES, LABELS, RECORDS, Case, ChangesItsMind, Choosy, Overwritten, Viewed
 
 CPU = torch.device("cpu")
 BOUND = 0.5
-GENERAL: list[tuple[str, GradientMethod]] = [(name, method) for name in CASES for method in METHODS[1:]]
-RULED: list[tuple[str, GradientMethod]] = [(name, gradients_by_hooks) for name, case in CASES.items() if case.ruled]
+GENERAL: list[tuple[str, GradientMethod]] = [(name, method) for name in CASES for method in METHODS[2:]]
+RULED: list[tuple[str, GradientMethod]] = [
+    (name, method)
+    for name, case in CASES.items()
+    if case.ruled
+    for method in ((gradients_by_hooks, gradients_by_place) if case.has_channels else (gradients_by_hooks,))
+]
 
 
 class Setting(NamedTuple):
@@ -135,7 +140,8 @@ def test_a_matrix_with_a_hook_of_its_owner_is_computed_with_the_hook() -> None:
 def test_the_fastest_method_that_is_right_is_chosen(name: str) -> None:
     case = setting(CASES[name])
     chosen = chosen_for(case).method
-    assert chosen is (gradients_by_hooks if CASES[name].ruled else gradients_by_vmap)
+    by_rules = gradients_by_place if CASES[name].has_channels else gradients_by_hooks
+    assert chosen is (by_rules if CASES[name].ruled else gradients_by_vmap)
     # Also for fewer records than those that it was chosen with.
     few = case._replace(inputs=case.inputs[:2], labels=case.labels[:2])
     assert_clips_like_a_loop(clipper(case, chosen), few, bound=middle_norm(case))
@@ -150,6 +156,15 @@ def test_the_rules_themselves_see_what_they_do_not_cover(name: str) -> None:
 def test_the_rules_see_that_what_entered_a_layer_is_no_longer_there() -> None:
     case = setting(Case(Overwritten, (6,)))
     assert gradients_by_hooks(case.network, case.inputs, case.labels) is None
+
+
+def test_a_network_that_takes_activations_apart_by_view_keeps_its_images_as_they_are() -> None:
+    case = setting(Case(Viewed, (2, 6, 6)))
+    with pytest.raises(RuntimeError, match="view"):
+        gradients_by_place(case.network, case.inputs, case.labels)
+    chosen = chosen_for(case).method
+    assert chosen is gradients_by_hooks
+    assert_clips_like_a_loop(clipper(case, chosen), case, bound=middle_norm(case))
 
 
 def test_what_torch_cannot_transform_is_done_one_by_one() -> None:

@@ -156,12 +156,29 @@ class Overwritten(nn.Module):
         return answers
 
 
+class Viewed(nn.Module):
+    """Takes its activations apart as they lie in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.last = nn.Conv2d(2, 3, 3), nn.Linear(48, LABELS)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.convolution(inputs).tanh()
+        return self.last(found.view(len(inputs), -1))  # type: ignore[no-any-return]
+
+
 class Case(NamedTuple):
     """A network, the shape of one record, and whether the fast rules cover it."""
 
     build: Callable[[], nn.Module]
     record: tuple[int, ...]
     ruled: bool = True
+
+    @property
+    def has_channels(self) -> bool:
+        """Whether a record has the form of an image of several channels."""
+        return len(self.record) == 3 and self.record[0] > 1
 
 
 def chain(*layers: nn.Module) -> Callable[[], nn.Module]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_digits
 
 ROOT = Path(__file__).parents[3]
@@ -49,6 +50,20 @@ def test_the_folder_has_no_other_vectors_and_its_readme_names_every_file() -> No
     assert sorted(path.stem for path in FOLDER.glob("*.json")) == sorted(FILES)
     readme = (FOLDER / "README.md").read_text()
     assert all(f"`{name}.json`" in readme for name in FILES)
+
+
+def test_the_gradients_of_two_records_are_those_of_the_built_in_network() -> None:
+    for case in content("gradient")["cases"]:
+        given = case["given"]
+        network = torch.nn.Linear(2, 3).double()
+        for record, expected in zip(given["records"], case["expected"]["gradients"], strict=True):
+            model = torch.tensor(given["model"], dtype=torch.float64)
+            torch.nn.utils.vector_to_parameters(model, network.parameters())
+            scores = network(torch.tensor([record["features"]], dtype=torch.float64))
+            loss = torch.nn.functional.cross_entropy(scores, torch.tensor([record["label"]]))
+            parts = torch.autograd.grad(loss, list(network.parameters()))
+            found = torch.cat([part.reshape(-1) for part in parts])
+            assert found.tolist() == pytest.approx(expected)
 
 
 def records() -> str:

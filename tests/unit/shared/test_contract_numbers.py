@@ -107,6 +107,19 @@ def test_the_total_and_what_is_kept() -> None:
     assert examples.OFFER["rho_max"] == pytest.approx(bound)
 
 
+def test_what_a_client_can_check_of_its_payment() -> None:
+    declared = [float(rho) for rho in MARKET.budgets]
+    counted, late = list(declared), DefenceSpec().max_bid * declared[2]
+    split = split_reward(reward_micro=15_000_000, declared=counted, delivered=[True, True, False])
+    declared[2] = late
+    flat = " ".join(TEXT.split())
+    total = sum(declared)
+    assert f"declares {late:.6f}, 1.25 times its plan" in flat
+    assert f"`declared_total` is {total:.6f}, but the second client gets {from_micro(split.payments[1]):.6f}" in flat
+    assert f"15·{declared[1]:.6f}/{total:.6f} = {15 * declared[1] / total:.6f}" in flat
+    assert f"0.1 + 20·{RHO:.6f} = {0.1 + 20 * RHO:.6f}" in flat
+
+
 def test_the_histogram() -> None:
     noisy = [14.2, -3.1, 9.6, 12.7, 10.9, 13.3, 8.4, 11.8, 15.5, 10.2]
     counts = clean_histogram(noisy=noisy, size=SIZE)

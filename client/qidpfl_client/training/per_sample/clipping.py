@@ -22,7 +22,7 @@ from ..flat_parameters import FlatParameters
 from .chunk_size import advised_chunk, bytes_kept
 from .functional import NETWORK_FAILURES, gradients_by_vmap, gradients_one_by_one
 from .gradients import Contribution
-from .hooks import gradients_by_hooks
+from .hooks import gradients_by_hooks, gradients_by_place
 
 Contributions = Sequence[Contribution | None]
 # Inputs and labels, and the squared norms of the inputs, where they are known.
@@ -47,7 +47,12 @@ class GradientMethod(Protocol):
 
 
 # The fastest method first; the last one is the definition.
-METHODS: tuple[GradientMethod, ...] = (gradients_by_hooks, gradients_by_vmap, gradients_one_by_one)
+METHODS: tuple[GradientMethod, ...] = (
+    gradients_by_place,
+    gradients_by_hooks,
+    gradients_by_vmap,
+    gradients_one_by_one,
+)
 # Methods may differ by the rounding of float32, in sums of any order.
 _AGREEMENT = 1e-3
 

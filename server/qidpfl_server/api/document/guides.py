@@ -1,10 +1,14 @@
-"""The guides as HTML: pages of docs/, which the wheel carries, without a script and without another host."""
+"""The guides as HTML: pages of docs/, which the wheel carries, without a script and without another host.
 
+The golden vectors of docs/conformance are served beside them, as one JSON document.
+"""
+
+import json
 import re
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -14,23 +18,45 @@ _PACKAGE = Path(__file__).parents[2]
 _FOLDERS = (_PACKAGE / "guides", _PACKAGE.parents[1] / "docs")
 GUIDES = {
     "contract": "What a client computes: formulas with one worked example",
-    "protocol": "The protocol: messages, states, repeats, errors",
-    "clients": "Writing a client: the SDK, and what every client must guarantee",
+    "protocol": "The protocol: what a client sends and reads, states, repeats, errors",
+    "clients": "Writing a client: what it must guarantee, one checklist, a client in shell, the SDK",
     "conformance": "Conformance: how to check a client or a coordinator",
     "own-data": "Own data: how records in files of an owner become features",
     "privacy": "Privacy: what is guaranteed, under which assumptions",
+    "operator-api": "The API for operators: tasks, presets, defence, and what admins and viewers call",
     "glossary": "Glossary",
 }
+VECTORS = "/guide/vectors.json"
+_VECTORS_PAGE = "conformance/README"
+# A page with fewer sections needs no table of contents.
+_FEW_SECTIONS = 4
 _STYLE = "/docs/static/pages.css"
 
 
 def guide_text(name: str) -> str:
     """The Markdown of a guide."""
+    return _file(f"{name}.md").read_text(encoding="utf-8")
+
+
+@cache
+def golden_vectors() -> bytes:
+    """All golden vectors as one JSON document: the content of each file by its name."""
+    found: dict[str, Any] = {
+        "what": "An implementation computes `expected` from `given` in every case. Texts, whole numbers, truth values"
+        " and lists of payments or counts are equal; other numbers agree to a relative error of 1e-9, those of"
+        " `next-model` to the precision of float32."
+    }
+    for file in sorted(_file("conformance/noise.json").parent.glob("*.json")):
+        found[file.stem] = json.loads(file.read_bytes())
+    return json.dumps(found, ensure_ascii=False).encode()
+
+
+def _file(path: str) -> Path:
     for folder in _FOLDERS:
-        file = folder / f"{name}.md"
+        file = folder / path
         if file.is_file():
-            return file.read_text(encoding="utf-8")
-    raise FileNotFoundError(f"the guide {name}.md is not installed")
+            return file
+    raise FileNotFoundError(f"the guide {path} is not installed")
 
 
 @cache
@@ -41,11 +67,18 @@ def guide_page(name: str) -> str:
 
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = reader.parse(guide_text(name))
+    sections: list[str] = []
     for place, token in enumerate(tokens):
         if token.type == "heading_open":
-            token.attrSet("id", _anchor(tokens[place + 1].content))
+            heading = tokens[place + 1].content
+            token.attrSet("id", anchor(heading))
+            if token.tag == "h2":
+                sections.append(heading)
         _redirect(token.children or [])
     body = reader.renderer.render(tokens, reader.options, {})
+    # After the title.
+    title, end, rest = body.partition("</h1>")
+    body = f"{title}{end}{_contents(sections)}{rest}"
     return page(f"{name} · QI-DPFL", f"<nav>{_links()}</nav>\n<main>{body}</main>")
 
 
@@ -62,7 +95,18 @@ def page(title: str, body: str) -> str:
 def guide_list() -> str:
     """The list of all guides, with what each is about."""
     items = [f'<li><a href="/guide/{name}">{name}</a>: {escape(text)}</li>' for name, text in GUIDES.items()]
+    items.append(
+        f'<li><a href="{VECTORS}">vectors.json</a>: golden vectors, with which a client checks its formulas</li>'
+    )
     return f"<ul>{''.join(items)}</ul>"
+
+
+def _contents(sections: list[str]) -> str:
+    """A table of contents."""
+    if len(sections) < _FEW_SECTIONS:
+        return ""
+    items = (f'<li><a href="#{anchor(heading)}">{escape(heading)}</a></li>' for heading in sections)
+    return f"<nav><ul>{''.join(items)}</ul></nav>"
 
 
 def _links() -> str:
@@ -70,7 +114,7 @@ def _links() -> str:
     return " · ".join([*names, '<a href="/docs">API</a>'])
 
 
-def _anchor(heading: str) -> str:
+def anchor(heading: str) -> str:
     """The anchor of a heading, as code hosts make it."""
     kept = re.sub(r"[^\w\- ]", "", heading.lower())
     return kept.strip().replace(" ", "-")
@@ -82,12 +126,15 @@ def _redirect(tokens: "list[Token]") -> None:
     for token in tokens:
         if token.type == "link_open":
             target = str(token.attrGet("href"))
-            name, _, anchor = target.partition("#")
-            plain = name != "" and name.removesuffix(".md") not in GUIDES
+            file, _, section = target.partition("#")
+            name = file.removesuffix(".md")
+            plain = name not in ("", _VECTORS_PAGE, *GUIDES)
             if plain:
                 _become_text(token, "")
+            elif name == _VECTORS_PAGE:
+                token.attrSet("href", VECTORS)
             elif name:
-                token.attrSet("href", f"/guide/{name.removesuffix('.md')}" + (f"#{anchor}" if anchor else ""))
+                token.attrSet("href", f"/guide/{name}" + (f"#{section}" if section else ""))
         elif token.type == "link_close" and plain:
             _become_text(token, " (in the source repository)")
 

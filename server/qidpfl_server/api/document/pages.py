@@ -10,7 +10,7 @@ from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
 from qidpfl_shared.protocol.errors import ErrorCode
 
 from ...errors import RequestRefused
-from .guides import GUIDES, guide_list, guide_page, page
+from .guides import GUIDES, VECTORS, golden_vectors, guide_list, guide_page, page
 
 router = APIRouter(include_in_schema=False)
 _STATIC = Path(__file__).parent / "static"
@@ -32,6 +32,8 @@ _DOCS = """<!DOCTYPE html>
 </head>
 <body>
 <div id="swagger-ui"></div>
+<noscript><p>This page needs JavaScript. The same without: <a href="/openapi.json">openapi.json</a>,
+<a href="/guide">the guides</a>, <a href="/guide/vectors.json">the golden vectors</a>.</p></noscript>
 <script src="/docs/static/swagger-ui-bundle.js"></script>
 <script src="/docs/static/docs.js"></script>
 </body>
@@ -46,7 +48,8 @@ async def start_page(request: Request) -> HTMLResponse:
     dashboard = '<li><a href="/dashboard">dashboard</a>: the market, live</li>' if has_dashboard else ""
     body = (
         f"<main><h1>QI-DPFL coordinator</h1><p>Protocol {PROTOCOL_VERSION}.</p><ul>{dashboard}"
-        '<li><a href="/guide">guides</a>: how to write a client, and what it must guarantee</li>'
+        '<li><a href="/guide">guides</a>: how to write a client, and what it must guarantee;'
+        f' <a href="{VECTORS}">golden vectors</a> for its formulas</li>'
         '<li><a href="/docs">API</a>: every operation; as a document: <a href="/openapi.json">openapi.json</a></li>'
         "</ul></main>"
     )
@@ -57,6 +60,12 @@ async def start_page(request: Request) -> HTMLResponse:
 async def list_guides() -> HTMLResponse:
     """The list of the guides."""
     return HTMLResponse(page("Guides · QI-DPFL", f"<main><h1>Guides</h1>{guide_list()}</main>"))
+
+
+@router.get(VECTORS)
+async def get_vectors() -> Response:
+    """The golden vectors."""
+    return Response(golden_vectors(), media_type="application/json")
 
 
 @router.get("/guide/{guide}")

@@ -4,12 +4,18 @@ from typing import Any
 
 SUMMARY = """The server pays clients for their privacy budget and trains one model with them.
 
-A client enrols, stores a profile, waits for an announcement, declares a budget, uploads the noised update and reads its
-ledger. Every error is problem+json with a stable `code`. Every call of a client may be repeated.
+A client reads the task, enrols, stores a profile, waits for an announcement, declares a budget, uploads the noised
+update and reads its ledger. Every error is problem+json with a stable `code`. Every call of a client may be repeated.
+The guides at `/guide` have the whole protocol, one checklist for clients and a complete client. `/guide/vectors.json`
+has inputs and expected results of every formula. The digests and signatures of the examples below are true.
 
 """
 TAGS = [
-    {"name": "clients", "description": "What a client calls, in the order of a task: enrol, profile, rounds, ledger."},
+    {
+        "name": "clients",
+        "description": "What a client calls, in the order of a task: enrol, profile, rounds, ledger."
+        " Before it enrols, it reads the task: `get_task`.",
+    },
     {"name": "reading", "description": "Tasks, models, rounds and events, for all who may see them."},
     {"name": "tasks", "description": "What an admin does with tasks."},
     {"name": "operators", "description": "Tokens of admins and viewers, with roles."},

@@ -48,6 +48,24 @@ def test_more_epochs_and_noise_in_every_step_make_a_slot_longer() -> None:
     assert length_s(once) < length_s(each)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_length_is_that_of_the_formula_in_the_documentation(device: str) -> None:
+    text = " ".join((Path(__file__).parents[4] / "docs" / "privacy.md").read_text().split())
+    assert "at least 4·(a + 0.002·s + g·L·D·d + 10⁻⁷·n·d) seconds" in text
+    assert "a = 0.05 and g = 2.5·10⁻⁹ on a CPU, a = 1 and g = 10⁻⁹ on other devices" in text
+    assert slot_s(mechanism=ONCE, size=110, dimension=650, device="cpu") == 0.25
+    assert slot_s(mechanism=ONCE, size=5000, dimension=62_006, device="cpu") == 4.0
+    start, gradient = {"cpu": (0.05, 2.5e-9), "cuda": (1.0, 1e-9)}[device]
+    size, dimension, epochs = 5000, 50_000, 3
+    steps = epochs * -(-size // 64)
+    noisy = NoisyEpochs(clip_norm=1.0, learning_rate=0.1, epochs=epochs, batch_size=64)
+    local = UpdateClip(clip_norm=1.0, learning_rate=0.1, epochs=epochs, batch_size=64)
+    for mechanism, turns, count, noised in ((ONCE, 1, 1, 1), (noisy, epochs, steps, steps), (local, epochs, steps, 1)):
+        seconds = 4 * (start + 0.002 * count + gradient * turns * size * dimension + 1e-7 * noised * dimension)
+        length = slot_s(mechanism=mechanism, size=size, dimension=dimension, device=device)
+        assert length / 2 < max(seconds, 0.126) <= length
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_leaves_time_for_a_slot(name: str) -> None:
     spec = preset(name)

@@ -1,5 +1,6 @@
 """A client refuses every contradiction of the coordinator."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,6 +66,7 @@ def test_an_offer_that_agrees_with_the_task_is_accepted() -> None:
         ({"model_version": 1}, "model version 1"),
         ({"reward_micro": 300_000_001}, "more reward than the task may pay"),
         ({"round_number": 21, "model_version": 20}, "beyond the task's 20 rounds"),
+        ({"attempt": 4}, "round 3 is beyond its 3 attempts"),
         ({"round_number": 2, "model_version": 1}, "round 2 is announced again after round 3"),
         ({"model_digest": "b" * 64}, "another model or reward"),
         ({"reward_micro": 2_000_000, "attempt": 2}, "another model or reward"),
@@ -75,6 +77,35 @@ def test_an_offer_that_contradicts_the_task_or_an_earlier_one_is_refused(changes
     with pytest.raises(UntrustedCoordinator, match=said) as caught:
         check_offer(offer=offer(**changes), spec=SPEC, latest=LATEST)
     assert "\n" not in str(caught.value)
+
+
+# What breaks each row of the table, by the fields of the row.
+LIES: dict[str, list[dict[str, Any]]] = {
+    "mechanism": [{"mechanism": "paper_literal"}],
+    "clip_norm": [{"clip_norm": 0.5}],
+    "dimension": [{"dimension": 651}],
+    "noise": [{"noise": False}],
+    "rho_max": [{"rho_max": 5.0}],
+    "reward_micro": [{"reward_micro": 300_000_001}],
+    "round_number": [{"round_number": 21, "model_version": 20}, {"round_number": 2, "model_version": 1}],
+    "attempt": [{"attempt": 4}],
+    "model_version": [{"model_version": 1}],
+    "model_version, model_digest, reward_micro, total": [
+        {"attempt": 2, "model_digest": "b" * 64},
+        {"attempt": 2, "reward_micro": 2_000_000},
+        {"attempt": 2, "total": 0.6},
+    ],
+}
+
+
+def test_every_row_of_the_table_for_authors_of_clients_is_a_check() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "clients.md").read_text()
+    table = page.split("### Field of the announcement, field of the spec")[1].split("\n\n")[1]
+    rows = [line.split("|")[1].replace("`", "").strip() for line in table.splitlines()[2:]]
+    assert rows == list(LIES)
+    for changes in (one for lies in LIES.values() for one in lies):
+        with pytest.raises(UntrustedCoordinator):
+            check_offer(offer=offer(**changes), spec=SPEC, latest=LATEST)
 
 
 @pytest.mark.parametrize(("announced", "reward"), [(LATEST, 1_000_000), (None, 300_000_000)])

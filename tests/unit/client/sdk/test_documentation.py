@@ -8,8 +8,10 @@ import pytest
 from qidpfl_client import errors
 from qidpfl_client.api import AdminApi, Retries, TaskApi
 from qidpfl_client.errors import ApiError
+from qidpfl_client.participant.bidding import DeclineCode
 from qidpfl_client.sdk.answers import LARGE, SMALL, SPEC
 from qidpfl_client.sdk.retries import REPEATED_STATUSES
+from qidpfl_shared.protocol.ledger import Decline
 
 DOCUMENT = (Path(__file__).parents[4] / "docs" / "clients.md").read_text()
 
@@ -48,11 +50,28 @@ def test_every_call_is_documented(api: type) -> None:
 
 def test_the_document_says_how_often_and_when_calls_are_retried() -> None:
     text = " ".join(DOCUMENT.split())
-    statuses = [str(status) for status in sorted(REPEATED_STATUSES)]
-    assert f"the statuses {', '.join(statuses[:-1])} and {statuses[-1]}" in text
     default = Retries()
     assert default.attempts == 6 and "up to six attempts" in text
     assert f"within about {default.timeout_s:g} seconds" in text
     assert f"1, 2, 4 … {default.wait_max_s:g} seconds" in text and default.wait_initial_s == 1
     assert f"up to {default.retry_after_max_s:g} seconds" in text
     assert (SMALL, SPEC, LARGE) == (64 * 1024, 4 * 1024**2, 16 * 1024**2)
+
+
+def test_the_protocol_alone_lists_the_statuses_after_which_a_client_retries() -> None:
+    statuses = ", ".join(str(status) for status in sorted(REPEATED_STATUSES))
+    folder = Path(__file__).parents[4]
+    assert f"| no answer, or {statuses} | retries the same request" in (folder / "docs" / "protocol.md").read_text()
+    others = [page.name for page in (folder / "docs").glob("*.md") if "502" in page.read_text()]
+    assert sorted(others) == ["clients.md", "protocol.md"]
+    # Programs that do not use the SDK.
+    assert f"000 | {statuses.replace(', ', ' | ')}) ;;" in DOCUMENT
+    assert f"[{statuses}].includes(answer.status)" in (folder / "examples" / "custom_client.mjs").read_text()
+
+
+def test_the_protocol_explains_every_reason_of_a_decline() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "protocol.md").read_text()
+    table = page.split("| reason | when |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == [code.value for code in DeclineCode]
+    described = Decline.model_fields["reason"].description
+    assert described is not None and all(code.value in described for code in DeclineCode)

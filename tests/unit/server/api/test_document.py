@@ -6,12 +6,29 @@ from collections.abc import Iterator
 from typing import Any
 
 import jsonschema_rs
+import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from qidpfl_server.api.document import examples as shown
 from qidpfl_server.api.document.texts import EVENT_EXAMPLE, EVENT_KINDS
+from qidpfl_shared.core.aggregation import ServerState, server_step
 from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
 from qidpfl_shared.protocol.errors import PROBLEM_MEDIA_TYPE, ErrorCode
-from qidpfl_shared.protocol.messages import Event, TaskState
+from qidpfl_shared.protocol.evidence import ProfileReceipt, profile_digest
+from qidpfl_shared.protocol.messages import (
+    BudgetReceipt,
+    EnrolAnswer,
+    Event,
+    Profile,
+    RoundOffer,
+    RoundResult,
+    TaskState,
+    UpdateReceipt,
+)
+from qidpfl_shared.protocol.presets import preset
+from qidpfl_shared.protocol.signatures import SignedMessage, SigningKey
+from qidpfl_shared.protocol.wire import decode, digest_of, encode
 from support.openapi_document import document, operations
 from test_surface import task_events
 
@@ -159,3 +176,42 @@ def test_there_are_examples_of_all_that_a_client_sends_and_reads() -> None:
         assert {f"{operation.format(TASK)} body", f"{operation.format(TASK)} 200"} <= named
     for operation in ("GET {}/rounds/current", "GET {}/clients/me/ledger", "GET {}/rounds/{{round_number}}"):
         assert f"{operation.format(TASK)} 200" in named
+
+
+# What is signed, and the model that says which fields the signature covers.
+SIGNED: list[tuple[type[SignedMessage], dict[str, Any]]] = [
+    (EnrolAnswer, shown.ENROLLED),
+    (ProfileReceipt, shown.PROFILED),
+    (RoundOffer, shown.OFFER),
+    (BudgetReceipt, shown.BUDGET_RECEIPT),
+    (UpdateReceipt, shown.UPDATE_RECEIPT),
+    (RoundResult, shown.ROUND),
+]
+
+
+@pytest.mark.parametrize(("model", "example"), SIGNED, ids=lambda value: getattr(value, "kind", ""))
+def test_the_signature_of_every_example_is_right(model: type[SignedMessage], example: dict[str, Any]) -> None:
+    # The first test of RFC 8032, section 7.1.
+    secret = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")
+    key = SigningKey(Ed25519PrivateKey.from_private_bytes(secret))
+    facts = {name: value for name, value in example.items() if name not in ("signature", *model.unsigned)}
+    assert key.public_key == shown.PUBLIC_KEY
+    assert example["signature"] == key.sign(model.kind, facts).model_dump(mode="json")
+
+
+def test_the_digests_of_the_examples_are_those_of_a_task() -> None:
+    spec = preset("digits")
+    assert shown.ENROLLED["spec_digest"] == spec.digest
+    assert shown.PROFILED["profile_digest"] == profile_digest(Profile.model_validate(shown.PROFILE))
+    first = ServerState.start(np.zeros(spec.dimension, dtype=np.float32))
+    assert shown.OFFER["model_digest"] == shown.MODELS[0]["digest"] == digest_of(encode(first.parameters))
+    entries: Any = shown.LEDGER["entries"]
+    assert shown.UPDATE_RECEIPT["digest"] == entries[1]["digest"] == digest_of(shown.UPDATE)
+    after = server_step(
+        state=first,
+        mean_update=decode(shown.UPDATE, dimension=spec.dimension).astype(np.float64),
+        learning_rate=spec.aggregation.learning_rate,
+        momentum=spec.aggregation.momentum,
+    )
+    assert shown.ROUND["model_digest"] == digest_of(encode(after.parameters))
+    assert len({one["chain"]["sequence"] for _, one in SIGNED}) == len({one["chain"]["head"] for _, one in SIGNED}) == 6

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from qidpfl_server.api.document.guides import GUIDES, guide_text
+from qidpfl_server.api.document.guides import GUIDES, VECTORS, guide_text
 from qidpfl_server.settings import Settings
 from support.openapi_document import with_app
 
@@ -66,7 +67,7 @@ def test_every_page_loads_only_files_of_this_server_and_every_link_leads_somewhe
         assert not page.inline
         for link in page.links:
             target, _, anchor = link.partition("#")
-            assert (target or path) in (*PAGES, "/openapi.json", "/dashboard"), (path, link)
+            assert (target or path) in (*PAGES, VECTORS, "/openapi.json", "/dashboard"), (path, link)
             assert not anchor or anchor in seen[target or path].anchors, (path, link)
 
 
@@ -110,9 +111,33 @@ def test_the_vendored_files_are_unchanged(name: str) -> None:
 
 
 def test_a_page_that_is_not_served_is_said_to_be_in_the_repository() -> None:
+    operators, protocol = get("/guide/operator-api", "/guide/protocol")
+    assert "own-rules.md (in the source repository)" in operators.text
+    assert 'href="/guide/own-data"' in protocol.text
+
+
+def test_a_long_guide_begins_with_links_to_all_its_sections() -> None:
     (answer,) = get("/guide/protocol")
-    assert "own-rules.md (in the source repository)" in answer.text
-    assert 'href="/guide/own-data"' in answer.text
+    sections = re.findall(r"^## (.+)$", re.sub(r"```.*?```", "", guide_text("protocol"), flags=re.DOTALL), re.MULTILINE)
+    contents = answer.text.split("</h1>")[1].split("</nav>")[0]
+    assert re.findall(r">([^<>]+)</a>", contents) == sections
+
+
+def test_the_golden_vectors_are_served_as_they_are_stored_and_linked_where_an_author_begins() -> None:
+    answer, *pages = get(VECTORS, "/", "/guide", "/docs", *(f"/guide/{name}" for name in ("clients", "protocol")))
+    served = answer.json()
+    files = sorted((ROOT / "docs" / "conformance").glob("*.json"))
+    assert sorted(served) == sorted(["what", *(file.stem for file in files)])
+    assert all(served[file.stem] == json.loads(file.read_text()) for file in files)
+    assert all(f'href="{VECTORS}"' in page.text for page in pages)
+    (document,) = get("/openapi.json")
+    assert VECTORS in document.json()["info"]["description"]
+
+
+def test_the_page_of_the_api_has_links_for_a_reader_without_javascript() -> None:
+    (answer,) = get("/docs")
+    plain = answer.text.split("<noscript>")[1].split("</noscript>")[0]
+    assert {"/openapi.json", "/guide"} <= set(Links(plain).links)
 
 
 def test_the_build_takes_every_guide() -> None:
@@ -120,4 +145,5 @@ def test_the_build_takes_every_guide() -> None:
     names = re.search(r"GUIDES = \((.*)\)", hook)
     assert names is not None and re.findall(r'"([\w-]+)"', names[1]) == list(GUIDES)
     ignored, image = (ROOT / ".dockerignore").read_text(), (ROOT / "Dockerfile.server").read_text()
+    assert '"conformance").glob("*.json")' in hook and "!docs/conformance/*.json\n" in ignored
     assert all(f"!docs/{name}.md\n" in ignored for name in GUIDES) and "COPY docs docs\n" in image
