@@ -23,7 +23,7 @@ PARALLEL := -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 ALL_TESTS := $(PARALLEL) -m "not long"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup flower demo test test-long test-gpu unit unit-services unit-others lint types coverage check release hashes format bench bench-quick experiments docs site images up down logs ps results test-docker clean
+.PHONY: help setup flower demo test test-long test-gpu unit unit-services unit-others lint types coverage check release hashes format bench bench-quick experiments docs site images up down logs ps results test-docker kubernetes clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -167,6 +167,10 @@ results:  ## copy the results of the containers' task out of its volume, to resu
 	@$(COMPOSE) run --rm --no-deps -T --entrypoint sh coordinator -c \
 		'qidpfl-server export testbed --out /tmp/results >/dev/null && tar -C /tmp/results -c .' \
 		| tar -C results/testbed -x --no-same-owner && ls results/testbed/*
+
+kubernetes: $(INSTALLED)  ## a testbed on the cluster of kubectl: coordinators, database, object store, clients
+	deploy/kubernetes/overlays/testbed/make-secrets $(BIN)/qidpfl-server
+	kubectl apply --kustomize deploy/kubernetes/overlays/testbed
 
 test-docker: $(INSTALLED)  ## run the tests with containers; needs a Docker engine
 	$(BIN)/python -m pytest tests/docker --durations 10 -rs

@@ -25,7 +25,7 @@ RULES: dict[str, set[str]] = {
     # domain <- store, plugins <- service <- audit, ops <- api <- cli
     "qidpfl_server": {"pydantic", "pydantic_settings", "structlog", "qidpfl_shared.core", "qidpfl_shared.protocol"},
     "qidpfl_server.store": {
-        *("alembic", "obstore", "sqlalchemy", "xxhash", "qidpfl_server"),
+        *("alembic", "obstore", "sqlalchemy", "structlog", "xxhash", "qidpfl_server"),
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),
     },
     "qidpfl_server.plugins": {

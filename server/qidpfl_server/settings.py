@@ -22,7 +22,13 @@ class Settings(BaseSettings):
         description="bucket of models and updates: s3://bucket/prefix, gs://… or az://…; default: in blob_dir",
     )
     code_dir: Path | None = Field(default=None, description="enrolment codes of serve --preset; default: state_dir")
-    signing_key: Path | None = Field(default=None, description="file of the signing key; default: in state_dir")
+    secrets_dir: Path | None = Field(
+        default=None, description="folder of the tokens and the signing key, only read; default: state_dir"
+    )
+    signing_key: Path | None = Field(default=None, description="file of the signing key; default: in secrets_dir")
+    shared_code: Path | None = Field(
+        default=None, description="file with the enrolment code for the task of serve --preset; default: a new code"
+    )
     results_dir: Path | None = Field(
         default=None, description="where tasks are written to when they end; default: nowhere"
     )
@@ -48,6 +54,9 @@ class Settings(BaseSettings):
     header_timeout_s: float = Field(default=10.0, gt=0)
     body_timeout_s: float = Field(default=120.0, gt=0)
     shutdown_timeout_s: int = Field(default=10, gt=0)
+    drain_s: float = Field(
+        default=0.0, ge=0, description="seconds between SIGTERM and the end of the listener; /readyz says 503 meanwhile"
+    )
     min_bytes_per_s: int = Field(default=16_384, gt=0, description="slowest upload and download that is waited for")
     max_connections: int = Field(default=4096, gt=0, description="open connections; fewer if files are short")
     max_connections_per_address: int = Field(default=2048, gt=0, description="of one address, unless behind a proxy")
@@ -78,13 +87,17 @@ class Settings(BaseSettings):
         return self.code_dir or self.state_dir
 
     @property
+    def secrets_folder(self) -> Path:
+        return self.secrets_dir or self.state_dir
+
+    @property
     def certificate_task_names(self) -> frozenset[str]:
         """The names of the tasks in which a certificate replaces the enrolment code; `*` stands for all."""
         return frozenset(filter(None, (name.strip() for name in (self.certificate_tasks or "").split(","))))
 
     @property
     def signing_key_file(self) -> Path:
-        return self.signing_key or self.state_dir / "signing.key"
+        return self.signing_key or self.secrets_folder / "signing.key"
 
     @property
     def docs_are_open(self) -> bool:

@@ -11,7 +11,7 @@ from support.containers import ROOT, Testbed
 
 pytestmark = pytest.mark.live
 
-OVERLAYS = ("gpu", "mnist", "postgres")
+OVERLAYS = ("gpu", "mnist", "postgres", "replicas")
 
 
 def configured(*overlays: str, **environment: str) -> dict[str, Any]:
@@ -57,6 +57,20 @@ def test_only_coordinators_reach_the_database() -> None:
     assert services["client"]["environment"]["QIDPFL_SERVER"] == "http://proxy:8080"
 
 
+def test_replicas_share_no_folder_that_they_write_to() -> None:
+    services = configured("replicas")
+    replicas = [services[name] for name in ("coordinator", "coordinator-2", "coordinator-3")]
+    for name, service in services.items():
+        on_it = "store" in (service.get("networks") or {})
+        assert on_it == (name in ("postgres", "seaweedfs") or name.startswith("coordinator"))
+    written = [
+        {source(volume) for volume in replica["volumes"] if not read_only(volume)} - {"results"} for replica in replicas
+    ]
+    assert written[1] == written[2] == set()
+    assert len({replica["environment"]["QIDPFL_BLOBS"] for replica in replicas}) == 1
+    assert services["client"]["environment"]["QIDPFL_SERVER"] == "http://proxy:8080"
+
+
 @pytest.mark.parametrize(
     "overlays", [(), *((name,) for name in OVERLAYS)], ids=lambda chosen: "".join(chosen) or "plain"
 )
@@ -76,6 +90,10 @@ def test_the_example_lists_every_variable_of_the_compose_files() -> None:
 
 def target(volume: Any) -> str:
     return str(volume["target"] if isinstance(volume, dict) else volume.split(":")[-1 if volume.count(":") < 2 else 1])
+
+
+def source(volume: Any) -> str:
+    return str(volume["source"] if isinstance(volume, dict) else volume.split(":")[0]).rpartition("/")[2]
 
 
 def read_only(volume: Any) -> bool:

@@ -47,6 +47,7 @@ class Coordinator:
     blob_dir: Path | None = None
     # The URL of a bucket; its address and credentials are variables of the test's own process.
     blobs: str | None = None
+    secrets_dir: Path | None = None
     environment: dict[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     sabotage: Callable[[], None] | None = None
@@ -108,7 +109,7 @@ class Coordinator:
 
     @property
     def admin(self) -> httpx.Client:
-        token = (self.state_dir / "admin.token").read_text().strip()
+        token = ((self.secrets_dir or self.state_dir) / "admin.token").read_text().strip()
         return httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
 
     def create_task(self, name: str = "task", preset: str = "digits", **overrides: Any) -> tuple[str, str]:
@@ -137,7 +138,9 @@ class Coordinator:
         return where + (["--blob-dir", str(self.blob_dir)] if self.blob_dir else [])
 
     def _signing_key(self) -> dict[str, str]:
-        """Coordinators that share a blob folder share the signing key too, which is beside it."""
+        """Coordinators that share a blob folder share the signing key too: beside it, or in the folder of secrets."""
+        if self.secrets_dir is not None:
+            return {"QIDPFL_SECRETS_DIR": str(self.secrets_dir)}
         return {} if self.blob_dir is None else {"QIDPFL_SIGNING_KEY": str(self.blob_dir.parent / "signing.key")}
 
     @property

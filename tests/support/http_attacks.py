@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from qidpfl_server.cli import http_protocol
+from qidpfl_server.cli.http import http_protocol
 from support.coordinators import Coordinator, ScriptedClient
 
 

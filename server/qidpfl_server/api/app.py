@@ -54,6 +54,7 @@ def create_app(
         notifier.listen()
         notifier.on_change(scheduler.wake)
         notifier.on_due(scheduler.advance)
+        notifier.on_foreign_due(scheduler.stand_by)
         scheduler.on_settlement(_observed(metrics) if settings.traces else metrics.observe_settlement)
         notifier.on_foreign_change(app.state.callers.clear)
         async with anyio.create_task_group() as group:

@@ -58,6 +58,8 @@ class Context:
         self.rules = rules
         self.metrics = metrics
         self.rates = rates
+        # Whether the server will stop soon, and wants no further clients.
+        self.is_draining = False
         self.readers = anyio.CapacityLimiter(8)
         # Readiness has a thread of its own: it does not wait behind other readers.
         self._readiness_reader = anyio.CapacityLimiter(1)
@@ -74,6 +76,10 @@ class Context:
         self.admissions = RequestBatcher(self._look_up)
         # So do look-ups of credentials: a flood of unknown ones takes one thread, and a transaction for many of them.
         self._credentials = RequestBatcher(self._look_up_credentials)
+
+    def drain(self) -> None:
+        """Answer that this server is not ready any more. It serves all requests until it stops."""
+        self.is_draining = True
 
     def now(self) -> Micros:
         return self.clock.now()

@@ -26,7 +26,7 @@ _PIECE_BYTES = 1 << 19
 _SMALLEST_PIECE_BYTES = 128 * 1024
 # What all bodies together may keep in memory before they get a slot. With many uploads the pieces become smaller.
 _WAITING_BYTES = 64 << 20
-# Further uploads close their files while they wait for bytes. `cli.connections` leaves so many file handles.
+# Further uploads close their files while they wait for bytes. `cli.http.connections` leaves so many file handles.
 OPEN_UPLOADS = 1024
 # Small enough for the processor's cache. Each block hands the interpreter lock over, so small ones are slower.
 _BLOCK = 1 << 16

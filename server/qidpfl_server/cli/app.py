@@ -27,7 +27,7 @@ from ..ops.export import read_export, write_export
 from ..ops.open_store import opened_store
 from ..ops.signing import load_key
 from ..ops.tables import TableFormat
-from ..ops.tokens import create_private
+from ..ops.tokens import create_private, read_shared_code
 from ..plugins.rules import load_rules
 from ..plugins.workloads import find_workload
 from ..settings import Settings
@@ -208,9 +208,11 @@ def _ensure(
     *,
     shared_code: bool = False,
 ) -> Guidance:
+    given = settings.shared_code
     # A name may contain slashes.
-    path = settings.code_folder / f"{quote(name, safe=':')}.code"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = given or settings.code_folder / f"{quote(name, safe=':')}.code"
+    if given is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
     # No task name contains a tilde, so these files belong to this task only.
     aside = path.with_name(f"{path.name}~{new_id()}")
     made = ensure_task(
@@ -221,10 +223,11 @@ def _ensure(
         start=wanted[1],
         write_down=partial(create_private, aside),
         shared_code=shared_code,
+        code=None if given is None else read_shared_code(given),
     )
-    for written in path.parent.glob(f"{path.name}~*"):
+    for written in path.parent.glob(f"{path.name}~*") if given is None else ():
         _keep_if_valid(store, name, written, path)
-    if made:
+    if made and given is None:
         kind = "enrolment code" if shared_code else "single-use enrolment codes"
         shown = path.read_text().strip() if sys.stderr.isatty() and shared_code else f"written to {path}"
         print(f"task {name}: {kind} {shown}", file=sys.stderr)

@@ -3,18 +3,13 @@
 import asyncio
 import contextlib
 import ctypes
-import importlib
-import socket
-import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 import structlog
 import uvicorn
-from uvicorn.config import STARTUP_FAILURE
 
 from qidpfl_shared.core.aggregation import Parameters
 from qidpfl_shared.protocol.errors import ErrorCode
@@ -37,21 +32,20 @@ from ..service.tasks import create_task, new_codes, save_initial_model
 from ..settings import Settings
 from ..store.database import exclusive
 from ..store.store import Store
+from ..store.store_clock import StoreClock
 from ..store.transaction import Transaction
 from ..tracking.open_trackers import tracked
-from .connections import ConnectionLimits, Connections, limits_within, raise_file_limit
 from .display.guidance import Guidance, differences
-from .display.ports import cannot_listen, open_without_tls
+from .display.ports import open_without_tls
 from .display.waiting_log import log_waiting
-from .http_protocol import DeadlineProtocol, protocol_with
-from .listener import Listener, bound_sockets
+from .http.connections import ConnectionLimits, limits_within, raise_file_limit
+from .http.http_protocol import protocol_with
+from .http.server import CoordinatorServer, Drain
 from .progress import is_shown, show_progress
 from .tls import client_certificates, reload_on_hangup
 
 _log = structlog.get_logger()
 _M_ARENA_MAX = -8
-_HANDSHAKE_TIMEOUT_S = 10.0
-_WARM_UP_AFTER_S = 1.0
 
 
 def ensure_task(
@@ -63,10 +57,12 @@ def ensure_task(
     start: Parameters | None = None,
     write_down: Callable[[str], object],
     shared_code: bool = False,
+    code: str | None = None,
 ) -> bool:
     """Create a task of this name if there is none; return whether it was created.
 
     The enrolment codes are written to a file before the task exists, so that a crash in between cannot lose them.
+    An operator may give a shared `code`, which names the id of the task and is in a file already.
     """
     if (known := store.read(lambda tx: tx.tasks.by_name(name))) is not None:
         # A task of an earlier release does not name its version of the protocol.
@@ -74,10 +70,14 @@ def ensure_task(
             _log.warning("task_differs", task=name, reason="the task of this name keeps its own spec", changed=changed)
         return False
     model = save_initial_model(store.blobs, spec, start)
-    now, task_id = SystemClock().now(), new_id()
-    single_use_codes = 0 if shared_code else None
-    codes = new_codes(task_id, spec, single_use_codes)
-    write_down("\n".join(codes))
+    now, task_id = store.now(), new_id()
+    single_use_codes = 0 if shared_code or code is not None else None
+    if code is None:
+        codes = new_codes(task_id, spec, single_use_codes)
+        write_down("\n".join(codes))
+    else:
+        task_id, codes = code.partition(".")[0], (code,)
+        _require_unused(store, task_id)
     try:
         store.write(
             lambda tx: create_task(
@@ -100,6 +100,15 @@ def ensure_task(
     return True
 
 
+def _require_unused(store: Store, task_id: str) -> None:
+    """Raise if a code of the operator names a task that exists under another name, or that was deleted."""
+    known = store.read(lambda tx: tx.tasks.get(task_id))
+    if known is not None:
+        raise CoordinatorError(f"the enrolment code is that of task {known.name}: `keys new` makes another one")
+    if task_id in store.read(lambda tx: {gone.task_id for gone in tx.tombstones.all()}):
+        raise CoordinatorError("the enrolment code is that of a deleted task: `keys new` makes another one")
+
+
 def serve(
     settings: Settings,
     store: Store,
@@ -116,9 +125,10 @@ def serve(
     if settings.traces:
         _start_tracing()
     evaluators = Evaluators(data_dir=settings.data_dir, custom=custom_workloads, models=models, held_out=held_out)
+    store.now()
     with exclusive(store.engine), _auto_export(settings, store), tracked(settings, store):
         store.read(lambda tx: require_living_tasks(tx, rules))
-        secrets = load_secrets(settings.state_dir)
+        secrets = load_secrets(settings)
         _show_secrets(secrets)
         _log.info("blob_store", place=store.blobs.place)
         if store.key is not None:
@@ -173,7 +183,7 @@ async def _serve(
     *,
     exit_when_finished: bool,
 ) -> None:
-    clock = SystemClock()
+    clock = StoreClock(store.time, SystemClock())
     notifier = ChangeNotifier(store)
     scheduler = Scheduler(
         store,
@@ -212,9 +222,10 @@ async def _serve(
         ssl_keyfile=settings.tls_key,
         **client_certificates(settings),
     )
-    server = _Server(config, notifier, _connection_limits(settings), settings.state_dir)
-    if guidance is not None:
-        server.say = lambda url: _show_guidance(guidance, url, store)
+    drain = Drain(settings.drain_s, app.state.context.drain)
+    server = CoordinatorServer(
+        config, notifier, _connection_limits(settings), drain, lambda url: _show_start(url, settings, guidance, store)
+    )
     reload_on_hangup(settings, secrets, config, server.use_tls)
     beside = [asyncio.create_task(_stop_when_finished(server, store))] if exit_when_finished else []
     shown = is_shown(settings.log_format)
@@ -225,88 +236,13 @@ async def _serve(
     await asyncio.gather(*beside, return_exceptions=True)
 
 
-class _Server(uvicorn.Server):
-    """Limits connections, logs its address, and answers long polls before it waits for open requests at the stop."""
-
-    def __init__(
-        self, config: uvicorn.Config, notifier: ChangeNotifier, limits: ConnectionLimits, state_dir: Path
-    ) -> None:
-        super().__init__(config)
-        self._state_dir = state_dir
-        self._notifier = notifier
-        self._limits = limits
-        self._listener: Listener | None = None
-        # Called with the address, once it is known.
-        self.say: Callable[[str], None] = lambda url: None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As in uvicorn, with a listener instead of a server of asyncio."""
-        await self.lifespan.startup()
-        if self.lifespan.should_exit:
-            sys.exit(STARTUP_FAILURE)
-        try:
-            sockets = await bound_sockets(self.config.host, self.config.port)
-        except OSError as error:
-            await self.lifespan.shutdown()
-            raise CoordinatorError(cannot_listen(self.config.host, self.config.port, error)) from error
-        self._listener = listener = Listener(
-            sockets,
-            Connections(self._limits),
-            self._new_protocol,
-            tls=self.config.ssl,
-            handshake_timeout_s=_HANDSHAKE_TIMEOUT_S,
-        )
-        listener.start()
-        self.servers = [listener]  # type: ignore[list-item]
-        self.started = True
-        scheme = "https" if self.config.ssl_certfile else "http"
-        port = sockets[0].getsockname()[1]
-        _log.info("listening", url=f"{scheme}://{self.config.host}:{port}")
-        address = f"{scheme}://{_reachable(self.config.host)}:{port}"
-        _show_dashboard(f"{address}/dashboard", self._state_dir)
-        self.say(address)
-        # The first round needs scipy. Imported a little later, it delays neither the first requests nor that round.
-        warm_up = threading.Timer(_WARM_UP_AFTER_S, _import_scipy)
-        warm_up.daemon = True
-        warm_up.start()
-
-    def _new_protocol(self) -> DeadlineProtocol:
-        protocol: DeadlineProtocol = self.config.http_protocol_class(  # type: ignore[assignment, call-arg]
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return protocol
-
-    def use_tls(self, context: ssl.SSLContext) -> None:
-        """Set up further connections with these TLS settings."""
-        self.config.ssl = context
-        if self._listener is not None:
-            self._listener.use_tls(context)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._notifier.close()
-        super().handle_exit(sig, frame)
-        # uvicorn would raise the signal again after it has stopped, and kill the process while the store is open.
-        self._captured_signals.clear()
-
-    def stop(self) -> None:
-        """Stop without a signal, which uvicorn would raise again after it has stopped."""
-        self._notifier.close()
-        self.should_exit = True
-
-
-def _import_scipy() -> None:
-    """The plan of a round needs `optimize`, the noise audit of its updates `stats`."""
-    for name in ("scipy.optimize", "scipy.stats"):
-        importlib.import_module(name)
-
-
 def _connection_limits(settings: Settings) -> ConnectionLimits:
     # All connections through a proxy have its address.
     per_address = None if settings.forwarded_allow_ips is not None else settings.max_connections_per_address
     return limits_within(raise_file_limit(), total=settings.max_connections, per_address=per_address)
 
 
-async def _stop_when_finished(server: _Server, store: Store) -> None:
+async def _stop_when_finished(server: CoordinatorServer, store: Store) -> None:
     """Stop a few seconds after the last task has ended, so that clients can read its end and their ledgers."""
     while True:
         await asyncio.sleep(1)
@@ -356,9 +292,15 @@ def _show_secrets(secrets: Secrets) -> None:
         print(f"{path.stem} token: {value} ({path})", file=sys.stderr)
 
 
-def _show_dashboard(url: str, state_dir: Path) -> None:
+def _show_start(url: str, settings: Settings, guidance: Guidance | None, store: Store) -> None:
+    _show_dashboard(f"{url}/dashboard", settings.secrets_folder)
+    if guidance is not None:
+        _show_guidance(guidance, url, store)
+
+
+def _show_dashboard(url: str, folder: Path) -> None:
     """Print the link of the dashboard with the viewer's token to a terminal; elsewhere only the name of its file."""
-    path = state_dir / "viewer.token"
+    path = folder / "viewer.token"
     if sys.stderr.isatty():
         print(f"dashboard: {url}#token={path.read_text().strip()}", file=sys.stderr)
     else:
@@ -373,12 +315,6 @@ def _show_guidance(guidance: Guidance, url: str, store: Store) -> None:
     else:
         for line in lines:
             _log.info("guidance", said=line.strip())
-
-
-def _reachable(host: str) -> str:
-    """The name under which this machine reaches a host that the server listens on."""
-    name = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
-    return f"[{name}]" if ":" in name else name
 
 
 def _limit_malloc_arenas(count: int = 2) -> None:

@@ -13,7 +13,6 @@ from qidpfl_shared.protocol.fields import Name
 from qidpfl_shared.protocol.messages import TaskSummary, TaskView
 from qidpfl_shared.protocol.operators import CreateCodes
 
-from ..clock import SystemClock
 from ..domain import Task
 from ..errors import CoordinatorError
 from ..ops.model_files import read_model_file
@@ -111,7 +110,7 @@ def create_command(
             parameters = read_model_file(Path(model), spec)
     with opened_store(settings, create=True) as store:
         initial = save_initial_model(store.blobs, spec, parameters)
-        now = SystemClock().now()
+        now = store.now()
         created = store.write(
             lambda tx: create_task(
                 tx,
@@ -177,7 +176,7 @@ def show_command(where: Where, task: TaskName, as_json: AsJson = False) -> None:
 
     def read(tx: Transaction) -> tuple[TaskView, TaskResults, Waiting | None]:
         known = task_named(tx, task)
-        return task_view(tx, known), task_results(tx, known), waiting_for(tx, known, SystemClock().now())
+        return task_view(tx, known), task_results(tx, known), waiting_for(tx, known, store.now())
 
     with opened_store(where.settings()) as store:
         view, results, waiting = store.read(read, snapshot=True)
@@ -201,7 +200,7 @@ def start_command(
     registry = load_rules(rules or [])
     with opened_store(where.settings()) as store:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
-        now = SystemClock().now()
+        now = store.now()
         store.write(lambda tx: open_window(tx, task_id, now) if window else start_task(tx, task_id, now, registry))
         print_tasks([store.read(lambda tx: _listed(tx, task_id))], as_json=False)
 
@@ -217,7 +216,7 @@ def resume_command(where: Where, task: TaskName, rules: Rules = None) -> None:
     registry = load_rules(rules or [])
     with opened_store(where.settings()) as store:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
-        now = SystemClock().now()
+        now = store.now()
         store.write(lambda tx: resume_task(tx, task_id, now, registry))
         print_tasks([store.read(lambda tx: _listed(tx, task_id))], as_json=False)
 
@@ -232,7 +231,7 @@ def pause_command(where: Where, task: TaskName) -> None:
     """
     with opened_store(where.settings()) as store:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
-        now = SystemClock().now()
+        now = store.now()
         store.write(lambda tx: pause_task(tx, task_id, now))
         print_tasks([store.read(lambda tx: _listed(tx, task_id))], as_json=False)
 
@@ -254,7 +253,7 @@ def codes_command(
     """
     with opened_store(where.settings()) as store:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
-        now = SystemClock().now()
+        now = store.now()
         if revoke is not None:
             store.write(lambda tx: revoke_code(tx, task_id, revoke, now))
         if new:
@@ -282,7 +281,7 @@ def stop_command(where: Where, task: TaskName) -> None:
     """
     with opened_store(where.settings()) as store:
         task_id = store.read(lambda tx: task_named(tx, task)).task_id
-        stop_task(store, task_id, None, SystemClock().now())
+        stop_task(store, task_id, None, store.now())
         print_tasks([store.read(lambda tx: _listed(tx, task_id))], as_json=False)
 
 
@@ -297,7 +296,7 @@ def delete_command(where: Where, task: TaskName) -> None:
     with opened_store(where.settings()) as store:
         known = store.read(lambda tx: tx.tombstones.get(task))
         task_id = task if known is not None else store.read(lambda tx: task_named(tx, task)).task_id
-        now = SystemClock().now()
+        now = store.now()
         stone = store.write(lambda tx: delete_task(tx, task_id, deleted_by="operator", now=now))
     failpoint("delete.after_commit")
     print(json.dumps(stone.model_dump(mode="json"), indent=2))

@@ -101,7 +101,7 @@ async def _reload(
 ) -> None:
     """On an error everything stays as it was, and the log says why."""
     try:
-        read = await asyncio.to_thread(load_secrets, settings.state_dir)
+        read = await asyncio.to_thread(load_secrets, settings)
         await asyncio.to_thread(check_tls, settings)
         # New settings instead of a change of those in use: connections are being set up with them.
         context = None if config.ssl is None else await asyncio.to_thread(_new_context, config)

@@ -8,7 +8,6 @@ from rich.console import Console
 from qidpfl_shared.command_line import output_width
 from qidpfl_shared.protocol.credentials import CreateOperatorToken, OperatorRole, OperatorTokenInfo, RotateOperatorToken
 
-from ..clock import SystemClock
 from ..ops.open_store import opened_store
 from ..service.credentials import (
     create_operator_token,
@@ -51,7 +50,7 @@ def create_command(
     with opened_store(where.settings()) as store:
         task_id = None if task is None else store.read(lambda tx: task_named(tx, task)).task_id
         request = CreateOperatorToken(name=name, role=role, task_id=task_id, valid_s=_seconds(days))
-        now = SystemClock().now()
+        now = store.now()
         created = store.write(lambda tx: create_operator_token(tx, request, now))
     print(created.info.token_id)
     print(created.token)
@@ -66,8 +65,8 @@ def list_command(where: Where, as_json: AsJson = False) -> None:
     On a terminal a table; else id, name, role, task and state, separated by tabs; or JSON. The admin and viewer tokens
     in the state folder are not listed.
     """
-    now = SystemClock().now()
     with opened_store(where.settings()) as store:
+        now = store.now()
         known = store.read(lambda tx: operator_tokens(tx, now))
     if as_json:
         print_json([one.model_dump(mode="json") for one in known])
@@ -87,8 +86,8 @@ def list_command(where: Where, as_json: AsJson = False) -> None:
 @located
 def revoke_command(where: Where, token_id: TokenId) -> None:
     """Revoke a token. A running coordinator refuses it within about a second."""
-    now = SystemClock().now()
     with opened_store(where.settings()) as store:
+        now = store.now()
         store.write(lambda tx: revoke_operator_token(tx, token_id, now))
     print(f"{token_id} is revoked")
 
@@ -105,9 +104,9 @@ def rotate_command(
     days: Days = None,
 ) -> None:
     """Replace a token. Prints the new one, which cannot be shown again later."""
-    now = SystemClock().now()
     request = RotateOperatorToken(overlap_s=overlap, valid_s=_seconds(days))
     with opened_store(where.settings()) as store:
+        now = store.now()
         rotated = store.write(
             lambda tx: rotate_operator_token(
                 tx, token_id, overlap_s=request.overlap_s, valid_s=request.valid_s, now=now

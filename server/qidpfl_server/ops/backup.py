@@ -83,7 +83,7 @@ def _created_at_once(folder: Path) -> Iterator[Path]:
 
 def _copy_secrets(settings: Settings, target: Path) -> int:
     """Copy the tokens, enrolment codes and the signing key; only the operator can read them."""
-    found = sorted([*settings.state_dir.glob("*.token"), *settings.code_folder.glob("*.code")])
+    found = sorted([*settings.secrets_folder.glob("*.token"), *settings.code_folder.glob("*.code")])
     named = {path.name: path for path in found}
     if settings.signing_key_file.is_file():
         named["signing.key"] = settings.signing_key_file

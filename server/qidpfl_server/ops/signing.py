@@ -1,5 +1,6 @@
 """The signing key of the coordinator: its file, the record of its public key in the store, and its replacement."""
 
+import os
 from pathlib import Path
 
 from qidpfl_shared.durable_files import fsync_dir
@@ -49,6 +50,10 @@ def prepare_key(settings: Settings, store: Store) -> None:
             f"the store is signed with key {keys[-1].key_id}, but {path} is missing: restore the file, name it with"
             " QIDPFL_SIGNING_KEY, or, if it is lost, run `qidpfl-server keys rotate --lost`"
         )
+    if key is None and settings.secrets_dir is not None and settings.signing_key is None:
+        raise CoordinatorError(
+            f"{path} is missing: `qidpfl-server keys new` makes a folder for QIDPFL_SECRETS_DIR, with a signing key"
+        )
     if key is None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         create_private(path, SigningKey.new().pem())
@@ -94,6 +99,10 @@ def rotate_key(settings: Settings, store: Store, *, lost: bool = False) -> tuple
     """
     path = settings.signing_key_file
     following = _next(path)
+    if not os.access(path.parent, os.W_OK):
+        raise CoordinatorError(
+            f"{path.parent} cannot be written: rotate the key in a copy of this folder, then replace it"
+        )
     _finish_rotation(path, following, store)
     known = store.read(lambda tx: tx.keys.all()).keys
     if not known:

@@ -10,11 +10,20 @@ import anyio.to_thread
 import structlog
 
 from ..errors import DamagedState, is_transient
+from ..store.changes.feed import ChangeFeed
+from ..store.changes.known import Change, News
 from ..store.store import Store
 from ..store.transaction import Transaction
 from .views import AnnouncementState, announcement_state
 
 _log = structlog.get_logger()
+# How often the change counter is read: rarely if commits are announced, as PostgreSQL does. Between programs that do
+# not announce theirs (of an earlier release, or behind a proxy that lets no announcement pass) it is read often.
+_LOOK_EVERY_S = 1.0
+_ANNOUNCED_LOOK_EVERY_S = 5.0
+_LOOK_OFTEN_FOR_S = 30.0
+# Callers are forgotten at most this often, except for changes of tokens, which forget them at once.
+_FORGET_EVERY_S = 1.0
 
 
 class TaskChannel:
@@ -68,9 +77,10 @@ class _Commit:
 
 
 class ChangeNotifier:
-    """Keeps the state of each requested task fresh: from the commits of this process, and from the change counter.
+    """Keeps the state of each requested task fresh: from the commits of this process, and of others on its store.
 
-    The writer of the store reads the state inside the transaction that changes it, so that no reader has to.
+    Other processes announce their commits if the database can, and a look at the change counter finds the rest. The
+    writer of the store reads the state inside the transaction that changes it, so that no reader has to.
     """
 
     def __init__(self, store: Store) -> None:
@@ -81,12 +91,20 @@ class ChangeNotifier:
         self._wake = asyncio.Event()
         self._closing = False
         self.ended = False
-        self._foreign_commits = -1
+        # Announces the commits of other processes; None with SQLite.
+        self._feed: ChangeFeed | None = None
+        self._next_look_s = 0.0
+        # Until when it is read often, because a commit was not announced.
+        self._look_often_until_s = 0.0
+        # Another process has changed tasks; the listeners to such changes are called when this time has come.
+        self._foreign_change = False
+        self._next_forget_s = 0.0
         # Of the transaction that is being committed. Used by the writer thread only.
         self._noted = _Commit()
         self._listeners: list[Callable[[set[str]], None]] = []
         self._due_listeners: list[Callable[[set[str]], None]] = []
         self._foreign_listeners: list[Callable[[], None]] = []
+        self._foreign_due_listeners: list[Callable[[], None]] = []
 
     def listen(self) -> None:
         """Subscribe to the commits of the store. Call it on the event loop."""
@@ -105,6 +123,10 @@ class ChangeNotifier:
     def on_foreign_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` on the event loop when another process has changed the store."""
         self._foreign_listeners.append(listener)
+
+    def on_foreign_due(self, listener: Callable[[], None]) -> None:
+        """Call `listener` on the event loop when another process has a step to run, which it may die with."""
+        self._foreign_due_listeners.append(listener)
 
     @property
     def closing(self) -> bool:
@@ -135,8 +157,8 @@ class ChangeNotifier:
             await self._channels.setdefault(task_id, TaskChannel()).wait(timeout_s, known)
 
     async def run(self) -> None:
-        """Refresh changed tasks until closed; look for changes of other processes once a second. Sets `ended`."""
-        next_look = time.monotonic()
+        """Refresh changed tasks until closed; look for changes that nothing announces. Sets `ended`."""
+        self._feed = self._store.follow(self._from_feed, self._from_new_feed)
         try:
             while not self._closing:
                 try:
@@ -146,14 +168,24 @@ class ChangeNotifier:
                     pass
                 self._wake.clear()
                 try:
-                    if time.monotonic() >= next_look:
-                        next_look = time.monotonic() + 1.0
-                        await self._check_change_counter()
-                    await self._refresh_stale()
+                    await self._look_and_refresh()
                 except Exception as error:
                     _log.warning("store_unavailable", reason=str(error))
         finally:
+            if self._feed is not None:
+                await anyio.to_thread.run_sync(self._feed.stop)
             self.ended = True
+
+    async def _look_and_refresh(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_look_s:
+            self._next_look_s = now + _LOOK_EVERY_S
+            await self._check_change_counter()
+            if self._feed is not None and self._feed.connected and now >= self._look_often_until_s:
+                self._next_look_s = now + _ANNOUNCED_LOOK_EVERY_S
+        if self._foreign_change and now >= self._next_forget_s:
+            self._tell_foreign_change()
+        await self._refresh_stale()
 
     async def _refresh_stale(self) -> None:
         stale, self._stale = self._stale, set()
@@ -172,16 +204,58 @@ class ChangeNotifier:
             self._notify(stale)
 
     async def _check_change_counter(self) -> None:
+        """Refresh everything if there were commits that this process has not heard of."""
         counter = await anyio.to_thread.run_sync(self._store.read, lambda tx: tx.change_counter())
-        # This process counts its commits before they happen and subtracts them after the read. A commit of another
-        # process may be seen late, or twice, but is never missed.
-        foreign = counter - self._store.local_commits
-        if foreign > self._foreign_commits:
-            self._stale |= set(self._channels)
-            for listener in self._foreign_listeners:
+        if self._store.changes.misses(counter):
+            self._refresh_all()
+
+    def _refresh_all(self) -> None:
+        """Treat all tasks as changed, because a commit was not announced."""
+        self._look_often_until_s = time.monotonic() + _LOOK_OFTEN_FOR_S
+        self._stale |= set(self._channels)
+        self._tell_foreign_change()
+        self._notify(set())
+        self._wake.set()
+
+    def _tell_foreign_change(self) -> None:
+        self._foreign_change = False
+        self._next_forget_s = time.monotonic() + _FORGET_EVERY_S
+        for listener in self._foreign_listeners:
+            listener()
+
+    def _from_feed(self, change: Change) -> None:
+        """Take an announcement in the thread of the feed. Most are those of this process itself."""
+        if (news := self._store.changes.hear_of(change.number)) is not News.NONE:
+            self._on_loop(lambda: self._refresh_changed(change, news))
+
+    def _from_new_feed(self) -> None:
+        """Look at the counter now: commits of the time without a feed were not announced."""
+        self._on_loop(self._look_now)
+
+    def _on_loop(self, work: Callable[[], None]) -> None:
+        # The loop may end at any moment, and its end needs no announcements.
+        with suppress(RuntimeError):
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(work)
+
+    def _look_now(self) -> None:
+        self._next_look_s = 0.0
+        self._wake.set()
+
+    def _refresh_changed(self, change: Change, news: News) -> None:
+        """Refresh what a commit of another process has changed."""
+        if news is News.MISSED or change.everything:
+            self._refresh_all()
+            return
+        if change.due:
+            for listener in self._foreign_due_listeners:
                 listener()
-            self._notify(set())
-        self._foreign_commits = foreign
+        if change.tokens:
+            self._tell_foreign_change()
+        if change.task_ids:
+            self._foreign_change = True
+            self._stale |= change.task_ids
+            self._wake.set()
 
     async def _refresh(self, task_id: str, channel: TaskChannel, *, first: bool = False) -> None:
         # One read at a time, so that an older state never replaces a newer one.

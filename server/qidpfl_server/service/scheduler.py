@@ -38,6 +38,8 @@ Step = tuple[int, int]
 
 _log = structlog.get_logger()
 _LONGEST_SLEEP_S = 5.0
+# How long another process has for a step that it can run, before this one looks whether it was run.
+_TAKE_OVER_AFTER_S = 2.0
 _TRANSIENT_PAUSE_S = 0.5
 _SWEEP_EVERY_S = 600.0
 _TRIES = 6
@@ -113,6 +115,11 @@ class Scheduler:
     def advance(self, task_ids: set[str]) -> None:
         """Run the next step of these tasks now, without a look at the others."""
         self._due_now |= task_ids
+        self._wake.set()
+
+    def stand_by(self) -> None:
+        """Look for due tasks in a moment, because another process has a step to run. It may die, or lack rules."""
+        self._next_look_s = min(self._next_look_s, time.monotonic() + _TAKE_OVER_AFTER_S)
         self._wake.set()
 
     def evaluator(self, task: Task) -> Evaluator | None:

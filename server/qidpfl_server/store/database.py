@@ -34,6 +34,12 @@ _POSTGRESQL_DISK = {"58000", "58030", "53000", "53200"}
 _POSTGRESQL_SUSPECT = {"XX001", "XX002"}
 # Serialization failure, deadlock, lock or statement timeout, idle timeout, too many connections.
 _POSTGRESQL_BUSY = {"40001", "40P01", "55P03", "57014", "25P03", "53300"}
+# A connection to PostgreSQL whose other side has gone without a word fails within half a minute.
+_REACHABLE = {
+    "connect_timeout": 5,
+    **{"keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3},
+    "tcp_user_timeout": 20_000,
+}
 # Connection exceptions, and a server that shuts down or starts.
 _POSTGRESQL_AWAY = ("08", "57P")
 
@@ -90,14 +96,24 @@ def _open_postgresql(url: URL) -> Engine:
             ("synchronous_commit", "on"),
         )
     )
-    keep_alive = {"keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
     return create_engine(
         url.set(drivername="postgresql+psycopg"),
-        connect_args={"options": options, "connect_timeout": 5, **keep_alive},
+        connect_args={"options": options, **_REACHABLE},
         pool_size=8,
         pool_pre_ping=True,
         isolation_level="READ COMMITTED",
     )
+
+
+@contextmanager
+def separate_connection(engine: Engine) -> Iterator[Any]:
+    """A connection of PostgreSQL's driver beside those of the pool. Each statement on it is a transaction."""
+    places, named = engine.dialect.create_connect_args(engine.url)
+    connection: Any = engine.dialect.loaded_dbapi.connect(*places, autocommit=True, **{**_REACHABLE, **named})
+    try:
+        yield connection
+    finally:
+        connection.close()
 
 
 @contextmanager

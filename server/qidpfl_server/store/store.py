@@ -14,15 +14,19 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from qidpfl_shared.protocol.signatures import SigningKey
 
+from ..clock import Micros
 from ..errors import CoordinatorError, StoreBusy, SuspectedDamage
 from .blobs import Blobs
+from .changes.feed import ChangeFeed
+from .changes.known import Change, KnownChanges
 from .database import check_integrity, data_version, translated, translated_errors
 from .repositories.chain import Head
 from .settled import SettledSums
+from .store_clock import DatabaseTime, StoreClock
 from .transaction import Transaction
 
 Result = TypeVar("Result")
@@ -33,7 +37,7 @@ RoundKey = tuple[str, int]
 # Gets all items of a round that wait at the same time; returns, in order, the result or the error of each.
 BatchWork = Callable[[Transaction, str, int, Sequence[Item]], Sequence[Result | Exception]]
 _MAX_BATCH = 128
-_PATIENT = text("SET LOCAL idle_in_transaction_session_timeout = 0")
+_LONG_READ = "SET LOCAL idle_in_transaction_session_timeout = '10min'"
 # The heads of more chains than this are read again.
 _MAX_HEADS = 4096
 
@@ -56,8 +60,9 @@ class Store:
         self.blobs = blobs
         # Signs the heads of the chains; None for a store that has no key yet, and for a command that only reads.
         self.key = key
-        # How many of the counted changes this process has made.
-        self.local_commits = 0
+        # The counted commits that this process knows.
+        self.changes = KnownChanges()
+        self.time = DatabaseTime(engine)
         self._waiting: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         # Used by the writer thread only: its connection to a SQLite file, and what it remembers of the rows.
         self._connection: Connection | None = None
@@ -82,6 +87,14 @@ class Store:
         """
         self._last_parts.append(work)
 
+    def follow(self, on_change: Callable[[Change], None], on_connected: Callable[[], None]) -> ChangeFeed | None:
+        """Call `on_change` for each announced commit, in a thread; None if this database announces nothing."""
+        return None if self.has_one_server else ChangeFeed(self.engine, self.time, on_change, on_connected)
+
+    def now(self) -> Micros:
+        """The time of the database."""
+        return StoreClock(self.time).now()
+
     def read(self, work: Work[Result], *, snapshot: bool = False) -> Result:
         """Run a function that only reads. It blocks: call it from a thread.
 
@@ -96,8 +109,8 @@ class Store:
             connection.begin(),
         ):
             if "isolation_level" in options:
-                # A command may compute, or read blobs, for long between two statements. It holds no lock meanwhile.
-                connection.execute(_PATIENT)
+                # What reads a snapshot computes between its statements, and holds no lock that others wait for.
+                connection.exec_driver_sql(_LONG_READ)
             return work(Transaction(connection, self.blobs, self.key, settled=self._settled))
 
     def write(self, work: Work[Result]) -> Result:
@@ -177,12 +190,12 @@ class Store:
                 self._finish(transaction)
                 changed = transaction.touched | transaction.due
                 counted = transaction.is_counted
-                self.local_commits += counted
         except _GroupFailed as failed:
             assert isinstance(failed.__cause__, Exception)
             outcomes = [(request, translated(failed.__cause__)) for request in batch]
         except Exception as error:
-            self.local_commits -= counted
+            if counted:
+                self.changes.take_back_own()
             failure = translated(error)
             if not isinstance(failure, CoordinatorError):
                 # Clients read this text, so it does not name the file of an error of the disk.
@@ -257,7 +270,7 @@ class Store:
         if transaction.renames_files:
             self.blobs.sync_names()
         if transaction.is_counted:
-            transaction.count_commit()
+            self.changes.add_own(transaction.count_commit())
 
 
 class _GroupFailed(Exception):

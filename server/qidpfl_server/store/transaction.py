@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Hashable
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import BigInteger, Connection, String, column, select, text
 
 from qidpfl_shared.protocol.signatures import SigningKey
 
 from ..errors import StoreBusy
 from . import schema
 from .blobs import Blobs, StagedBlob
+from .changes.feed import CHANNEL
+from .changes.known import Change
 from .prepared import Prepared
 from .repositories.chain import ChainRows, Head
 from .repositories.clients import ClientRows
@@ -25,8 +27,17 @@ from .settled import SettledSums
 
 _MAX_DERIVED = 256
 # One statement, because two processes may insert the first row at the same time.
-_COUNT = Prepared(
-    text("INSERT INTO pulse (id, changes) VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET changes = pulse.changes + 1")
+_INCREMENT = (
+    "INSERT INTO pulse (id, changes) VALUES (1, 1)"
+    " ON CONFLICT (id) DO UPDATE SET changes = pulse.changes + 1 RETURNING changes"
+)
+_COUNT = Prepared(text(_INCREMENT).columns(column("changes", BigInteger)))
+# The same statement announces the commit, to all processes that listen, when it has happened.
+_COUNT_AND_ANNOUNCE = Prepared(
+    text(
+        f"WITH counted AS ({_INCREMENT}) SELECT changes,"
+        f" pg_notify('{CHANNEL}', CAST(changes AS text) || CAST(:words AS text)) FROM counted"
+    ).columns(column("changes", BigInteger), column("announced", String))
 )
 
 
@@ -130,9 +141,12 @@ class Transaction:
         if is_finished is False or (is_finished and not self.blobs.has(digest)):
             raise StoreBusy("the same bytes, stored earlier and not used, are being removed; try again")
 
-    def count_commit(self) -> None:
-        """Increment the change counter, which other processes watch."""
-        _COUNT.run(self.connection, {})
+    def count_commit(self) -> int:
+        """Increment the change counter, which other processes watch, and return it. PostgreSQL tells them at once."""
+        if self.connection.dialect.name == "postgresql":
+            words = Change.words(self.touched, due=bool(self.due), tokens=self.changes_tokens)
+            return int(_COUNT_AND_ANNOUNCE.run(self.connection, {"words": words}).scalar())
+        return int(_COUNT.run(self.connection, {}).scalar())
 
     def shared_folder_id(self, folder_id: str) -> str:
         """The identity of the blob folder of this store; `folder_id` if the store has none yet."""

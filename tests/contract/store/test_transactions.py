@@ -154,3 +154,15 @@ def held_up(store: Store) -> Iterator[None]:
         go_on.wait(0.3)
         go_on.set()
         holding.result()
+
+
+def test_an_audit_may_compute_for_longer_than_a_writer_may_pause(store: Store) -> None:
+    """The fault: PostgreSQL ends a snapshot that is idle for some seconds, while the audit recomputes a model."""
+    if store.has_one_server:
+        pytest.skip("SQLite ends no transaction")
+
+    def longest_pause(tx: Transaction) -> str:
+        return str(tx.connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar())
+
+    assert store.read(longest_pause, snapshot=True) == "10min"
+    assert store.read(longest_pause) == store.write(longest_pause) == "4s"

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from qidpfl_server.ops.tokens import load_secrets
+from qidpfl_server.settings import Settings
 from support.commands import server_command
 from support.coordinators import PAST_DEADLINES_S, Coordinator, ScriptedClient, running
 
@@ -163,9 +164,10 @@ def test_no_command_ends_a_task_or_creates_a_folder_if_the_blob_folder_is_missin
 
 def test_a_process_that_is_killed_while_it_writes_a_token_leaves_none(tmp_path: Path) -> None:
     killed = (
-        "import os, pathlib, sys; from qidpfl_server.ops.tokens import load_secrets;"
-        "os.fdopen = lambda *_: os._exit(9); load_secrets(pathlib.Path(sys.argv[1]))"
+        "import os, sys; from qidpfl_server.ops.tokens import load_secrets;"
+        "from qidpfl_server.settings import Settings;"
+        "os.fdopen = lambda *_: os._exit(9); load_secrets(Settings(state_dir=sys.argv[1]))"
     )
     assert subprocess.run([sys.executable, "-c", killed, str(tmp_path)], timeout=60).returncode == 9
     assert list(tmp_path.glob("*.token")) == []
-    assert len(load_secrets(tmp_path).created) == 2
+    assert len(load_secrets(Settings(state_dir=tmp_path)).created) == 2

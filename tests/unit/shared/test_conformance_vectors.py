@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sklearn.datasets import load_digits
 
 ROOT = Path(__file__).parents[3]
@@ -52,7 +51,11 @@ def test_the_folder_has_no_other_vectors_and_its_readme_names_every_file() -> No
     assert all(f"`{name}.json`" in readme for name in FILES)
 
 
-def test_the_gradients_of_two_records_are_those_of_the_built_in_network() -> None:
+@pytest.mark.slow
+def test_the_gradients_of_two_records_are_those_of_a_network_in_torch() -> None:
+    # The unit tests that are not slow need no torch.
+    import torch
+
     for case in content("gradient")["cases"]:
         given = case["given"]
         network = torch.nn.Linear(2, 3).double()

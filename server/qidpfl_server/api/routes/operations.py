@@ -31,8 +31,8 @@ async def health() -> Health:
 
 @router.get("/readyz", operation_id="get_readiness", summary="Readiness", responses=responses(ErrorCode.STORE_BUSY))
 async def ready(context: Ctx) -> Health:
-    """Answers 200 when the store can be read and the scheduler runs."""
-    if context.scheduler.ended or context.notifier.ended:
+    """Answers 200 when the store can be read and the scheduler runs, and 503 from the moment that the server drains."""
+    if context.is_draining or context.scheduler.ended or context.notifier.ended:
         raise StoreBusy("the server is stopping or must be restarted")
     await context.readiness.get()
     return Health()

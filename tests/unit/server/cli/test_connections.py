@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from qidpfl_server.cli.connections import ConnectionLimits, Connections, Slot, limits_within
+from qidpfl_server.cli.http.connections import ConnectionLimits, Connections, Slot, limits_within
 
 
 class Closed(list[str]):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from qidpfl_server.cli.serve import _reachable, _show_dashboard
+from qidpfl_server.cli.http.server import _reachable
+from qidpfl_server.cli.serve import _show_dashboard
 
 
 class Terminal(io.StringIO):

@@ -22,7 +22,7 @@ def played(cases: UseCases, settings: Settings) -> UseCases:
     """A store with a settled round, its tokens and an enrolment code."""
     task, clients = cases.training(game={"horizon": 1})
     task.play(clients)
-    load_secrets(settings.state_dir)
+    load_secrets(settings)
     (settings.state_dir / "mine.code").write_text("the code\n")
     return cases
 

@@ -7,13 +7,14 @@ import pytest
 
 from qidpfl_server.errors import DamagedState
 from qidpfl_server.ops.tokens import create_private, load_secrets
+from qidpfl_server.settings import Settings
 
 pytestmark = pytest.mark.slow
 
 
 def test_tokens_are_created_once_and_only_the_operator_can_read_them(tmp_path: Path) -> None:
     folder = tmp_path / "state"
-    first, second = load_secrets(folder), load_secrets(folder)
+    first, second = load_secrets(Settings(state_dir=folder)), load_secrets(Settings(state_dir=folder))
     assert {path.name for path in first.created} == {"admin.token", "viewer.token"}
     assert second.created == () and (first.admin, first.viewer) == (second.admin, second.viewer)
     assert first.admin != first.viewer
@@ -25,7 +26,7 @@ def test_tokens_are_created_once_and_only_the_operator_can_read_them(tmp_path: P
 def test_a_file_without_a_token_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "admin.token").write_text(text)
     with pytest.raises(DamagedState, match=r"admin\.token does not hold a token"):
-        load_secrets(tmp_path)
+        load_secrets(Settings(state_dir=tmp_path))
 
 
 def test_a_file_that_exists_is_not_replaced(tmp_path: Path) -> None:
@@ -63,5 +64,5 @@ def test_an_error_while_writing_leaves_no_partial_file(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="the disk is full"):
-        load_secrets(tmp_path)
+        load_secrets(Settings(state_dir=tmp_path))
     assert os.listdir(tmp_path) == []

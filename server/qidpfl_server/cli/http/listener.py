@@ -8,7 +8,7 @@ from typing import Any
 
 from qidpfl_shared.protocol.errors import ErrorCode
 
-from ..logs import LimitedLog
+from ...logs import LimitedLog
 from .connections import Connections, Slot
 from .http_protocol import BoundedReads, DeadlineProtocol, refusal
 

@@ -10,12 +10,12 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from qidpfl_shared.protocol.errors import ErrorCode
 
-from ..api.auth import CERTIFICATE
-from ..api.errors import problem_response
-from ..api.limits import CONNECTION, REQUEST_ID_HEADER, RESERVED, UPLOAD_PATHS
-from ..api.security_headers import refusal_headers
-from ..identifiers import new_request_id
-from ..logs import LimitedLog
+from ...api.auth import CERTIFICATE
+from ...api.errors import problem_response
+from ...api.limits import CONNECTION, REQUEST_ID_HEADER, RESERVED, UPLOAD_PATHS
+from ...api.security_headers import refusal_headers
+from ...identifiers import new_request_id
+from ...logs import LimitedLog
 from .connections import HeldFlow, RequestBytes, Slot
 
 _HEADER_LIMIT = 64 * 1024

@@ -14,8 +14,8 @@ from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from ..api.rates import AttemptRate, network_of
-from ..api.uploads import OPEN_UPLOADS
+from ...api.rates import AttemptRate, network_of
+from ...api.uploads import OPEN_UPLOADS
 
 # For the store, blobs, logs and libraries.
 _RESERVED_FILES = 128

@@ -1,0 +1,1 @@
+"""How the coordinator accepts connections, reads requests from them, and stops."""

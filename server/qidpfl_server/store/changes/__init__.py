@@ -1,0 +1,1 @@
+"""How a process learns of the commits of other processes on the same store."""
