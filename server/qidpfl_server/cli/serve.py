@@ -19,7 +19,7 @@ from qidpfl_shared.tracing import TracingUnavailable, start_tracing
 
 from ..api.app import create_app
 from ..clock import SystemClock
-from ..errors import CoordinatorError, RequestRefused
+from ..errors import CoordinatorError, DamagedState, RequestRefused
 from ..identifiers import new_id
 from ..ops.auto_export import AutoExport
 from ..ops.startup_checks import require_living_tasks
@@ -77,7 +77,7 @@ def ensure_task(
         write_down("\n".join(codes))
     else:
         task_id, codes = code.partition(".")[0], (code,)
-        _require_unused(store, task_id)
+        _require_unused(store, task_id, name)
     try:
         store.write(
             lambda tx: create_task(
@@ -92,18 +92,19 @@ def ensure_task(
                 codes=codes,
             )
         )
-    except RequestRefused as error:
-        if error.code is ErrorCode.TASK_EXISTS and store.read(lambda tx: tx.tasks.by_name(name)) is not None:
-            # Another server on the same database has just created it.
+    except (RequestRefused, DamagedState) as error:
+        # Another server on the same database may just have created it. Both find no task, and one violates a key.
+        may_be_overtaken = isinstance(error, DamagedState) or error.code is ErrorCode.TASK_EXISTS
+        if may_be_overtaken and store.read(lambda tx: tx.tasks.by_name(name)) is not None:
             return False
         raise
     return True
 
 
-def _require_unused(store: Store, task_id: str) -> None:
+def _require_unused(store: Store, task_id: str, name: str) -> None:
     """Raise if a code of the operator names a task that exists under another name, or that was deleted."""
     known = store.read(lambda tx: tx.tasks.get(task_id))
-    if known is not None:
+    if known is not None and known.name != name:
         raise CoordinatorError(f"the enrolment code is that of task {known.name}: `keys new` makes another one")
     if task_id in store.read(lambda tx: {gone.task_id for gone in tx.tombstones.all()}):
         raise CoordinatorError("the enrolment code is that of a deleted task: `keys new` makes another one")
