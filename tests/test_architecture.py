@@ -56,7 +56,7 @@ RULES: dict[str, set[str]] = {
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.web"),
     },
     "qidpfl_server.cli": {
-        *("cryptography", "httptools", "pydantic", "rich", "structlog", "typer", "uvicorn", "uvloop"),
+        *("cryptography", "httptools", "matplotlib", "pydantic", "rich", "structlog", "typer", "uvicorn", "uvloop"),
         *("qidpfl_server", "qidpfl_server.store", "qidpfl_server.plugins", "qidpfl_server.service"),
         *("qidpfl_server.audit", "qidpfl_server.ops", "qidpfl_server.tracking", "qidpfl_server.api"),
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol"),

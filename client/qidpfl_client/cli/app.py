@@ -37,6 +37,7 @@ from .doctor import doctor_command
 from .ledger_table import print_entries
 from .options import guarded
 from .progress import ProgressDisplay
+from .quote import quote_command
 from .tokens import rotate_command
 from .verify import verify_command
 
@@ -49,6 +50,7 @@ app.command("rotate-token")(rotate_command)
 app.command("conform")(conform_command)
 app.command("doctor")(doctor_command)
 app.command("verify")(verify_command)
+app.command("quote")(quote_command)
 
 
 @app.callback()

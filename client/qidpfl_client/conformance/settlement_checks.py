@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from qidpfl_shared.core.money import split_reward
 from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
+from qidpfl_shared.core.reward import Weighting
 from qidpfl_shared.protocol.evidence import ProfileReceipt
 from qidpfl_shared.protocol.messages import BudgetReceipt, EnrolAnswer, RoundOffer, RoundResult, UpdateReceipt
 from qidpfl_shared.protocol.signatures import SignedMessage, WrongSignature, verify_message
@@ -70,6 +71,8 @@ def check_step(
         decode(client.updates[number], dimension=spec.dimension) for client in clients if number in client.budgets
     ]
     mean = np.mean(np.array(updates, dtype=np.float64), axis=0)
+    if spec.post_processing is not None:
+        mean = np.concatenate([part for _, part in spec.post_processing([(0, mean)])])
     old, new = (decode(data, dimension=spec.dimension).astype(np.float64) for data in (before, after))
     step = (old - new) / spec.aggregation.learning_rate
     length, expected = float(np.linalg.norm(step)), float(np.linalg.norm(mean))
@@ -83,6 +86,8 @@ def check_step(
         report.holds("model.rate")
     elif spec.defence is not None or spec.aggregation.rule is not None:
         report.not_checked("model.rate", f"{said}; the task bounds the updates")
+    elif spec.aggregation.weighting is Weighting.OPTIMAL:
+        report.not_checked("model.rate", f"{said}; the weights depend on labels")
     else:
         report.fails("model.rate", said)
 

@@ -34,6 +34,8 @@ from qidpfl_shared.protocol.operators import (
     PresetInfo,
     RoundProgress,
     RoundSummary,
+    WhatIf,
+    WhatIfRequest,
 )
 from qidpfl_shared.protocol.wire import Vector32, digest_of
 
@@ -136,6 +138,12 @@ class AdminApi(Interface):
         return self._send(self._call("PUT", f"{_path(task_id)}/deadlines", content=content, headers=JSON)).read(
             Deadlines
         )
+
+    def what_if(self, task_id: str, request: WhatIfRequest | None = None) -> WhatIf:
+        """What a change of the task would cost. Nothing is stored."""
+        content = (request or WhatIfRequest()).model_dump_json().encode()
+        call = self._call("POST", f"{_path(task_id)}/what-if", content=content, headers=JSON)
+        return self._send(call).read(WhatIf)
 
     def stop(self, task_id: str) -> TaskSummary:
         """End a task. The coordinator settles the open round if it has enough updates."""

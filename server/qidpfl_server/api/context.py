@@ -63,6 +63,7 @@ class Context:
         self.readers = anyio.CapacityLimiter(8)
         # Readiness has a thread of its own: it does not wait behind other readers.
         self._readiness_reader = anyio.CapacityLimiter(1)
+        self._computations = anyio.CapacityLimiter(2)
         self.readiness = SharedAnswer(self._check_readiness)
         # A flood of requests for the metrics must not read all tasks for each of them.
         self.task_gauges = SharedAnswer(self._read_task_gauges, max_age_s=_GAUGES_MAX_AGE_S)
@@ -87,6 +88,10 @@ class Context:
     async def read(self, work: Callable[[Transaction], Result]) -> Result:
         """Run a reading transaction in a thread."""
         return await anyio.to_thread.run_sync(self.store.read, work, limiter=self.readers)
+
+    async def compute(self, work: Callable[[], Result]) -> Result:
+        """Run a computation without the store in a thread. At most two at a time, so that readers keep theirs."""
+        return await anyio.to_thread.run_sync(work, limiter=self._computations)
 
     async def read_json(self, adapter: TypeAdapter[Result], work: Callable[[Transaction], Result]) -> Response:
         """The answer with what a reading transaction finds. Long lists become JSON in the thread, too."""

@@ -36,6 +36,7 @@ from .display.guidance import Guidance
 from .doctor import doctor_command
 from .keys import keys_app
 from .options import Rules, Where, guarded, located
+from .planning.commands import calibrate_command, plan_command
 from .serve import ensure_task, serve
 from .task_files import checked_models, held_out_files, note_unused_files
 from .task_options import Clients, Rounds, Wanted, workload_of
@@ -49,6 +50,8 @@ app.add_typer(tasks_app, name="tasks")
 app.add_typer(tokens_app, name="tokens")
 app.add_typer(keys_app, name="keys")
 app.command("doctor")(doctor_command)
+app.command("calibrate")(calibrate_command)
+app.command("plan")(plan_command)
 console = Console()
 
 Preset = Annotated[str | None, typer.Option(help="create a task of this preset if it does not exist, e.g. digits")]

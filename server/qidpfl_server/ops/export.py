@@ -11,11 +11,12 @@ from typing import Any
 
 from qidpfl_shared.durable_files import create_folder, write_durably
 from qidpfl_shared.protocol.errors import ErrorCode
-from qidpfl_shared.protocol.messages import RoundState
+from qidpfl_shared.protocol.messages import RoundResult, RoundState
 from qidpfl_shared.protocol.releases import release_of
 
-from ..domain import Model, Task
+from ..domain import Client, Model, Round, Task
 from ..errors import RequestRefused
+from ..service.figures import round_noise
 from ..service.retention import first_kept_version
 from ..service.views import ledger, round_result, task_view
 from ..store.blobs import Blobs
@@ -118,7 +119,7 @@ def _read(tx: Transaction, task_id: str, version: int | None) -> _Found:
     ledgers = [(client, ledger(tx, client.client_id)) for client in clients]
     still_open = {release_of(known.round_number) for known in rounds if known.state is RoundState.OPEN}
     tables = {
-        "rounds": (ROUND_COLUMNS, [round_row(known, result) for known, result in zip(rounds, results, strict=True)]),
+        "rounds": (ROUND_COLUMNS, _round_rows(tx, task, rounds, results, clients)),
         "clients": (CLIENT_COLUMNS, [client_row(client) for client in clients]),
         "budgets": (BUDGET_COLUMNS, budget_rows(results)),
         "payments": (PAYMENT_COLUMNS, payment_rows(results)),
@@ -131,6 +132,16 @@ def _read(tx: Transaction, task_id: str, version: int | None) -> _Found:
         model=wanted[0],
         evidence=evidence_files(tx, task_id),
     )
+
+
+def _round_rows(
+    tx: Transaction, task: Task, rounds: list[Round], results: list[RoundResult], clients: list[Client]
+) -> list[Row]:
+    by_id = {client.client_id: client for client in clients}
+    return [
+        round_row(known, result, round_noise(tx, task, known, by_id))
+        for known, result in zip(rounds, results, strict=True)
+    ]
 
 
 def _json(value: Any) -> bytes:

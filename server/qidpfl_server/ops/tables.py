@@ -15,6 +15,7 @@ from qidpfl_shared.protocol.messages import RoundResult, RoundState
 
 from ..clock import as_datetime
 from ..domain import Client, Round
+from ..service.figures import round_noise
 from ..service.lifecycle import get_task
 from ..service.progress.accounts import closed_ledger
 from ..service.views import last_closed_round, round_result
@@ -43,7 +44,7 @@ class TableName(StrEnum):
 ROUND_COLUMNS = (
     *("round_number", "attempt", "state", "reward_micro", "paid_micro", "kept_micro", "total", "declared_total"),
     *("updates", "model_version", "model_digest", "accuracy", "loss"),
-    *("opened_at", "settled_at", "settlement_s", "evaluation_s", "escrow_micro", "evaluated_at"),
+    *("opened_at", "settled_at", "settlement_s", "evaluation_s", "escrow_micro", "evaluated_at", "noise"),
 )
 CLIENT_COLUMNS = (
     *("client_id", "ordinal", "state", "size", "privacy_value", "histogram_rho", "rho_cap", "lifetime_rho"),
@@ -57,19 +58,21 @@ PAYMENT_COLUMNS = ("round_number", "client_id", "ordinal", "rho", "amount_micro"
 LEDGER_COLUMNS = ("client_id", "ordinal", *LedgerEntry.model_fields)
 
 
-def round_row(round_: Round, result: RoundResult) -> Row:
+def round_row(round_: Round, result: RoundResult, noise: float | None) -> Row:
+    """A row of the rounds. `noise` is that of the average, in units of the bound of one update's signal."""
     opened, settled, evaluated = (
         None if at is None else as_datetime(at).isoformat()
         for at in (round_.opened_at, round_.settled_at, round_.evaluated_at)
     )
-    timing = {
+    more = {
         "opened_at": opened,
         "settled_at": settled,
         "settlement_s": round_.settlement_s,
         "evaluation_s": round_.evaluation_s,
         "evaluated_at": evaluated,
+        "noise": noise,
     }
-    return result.model_dump(mode="json", exclude={"own", "clients", "timing", "chain", "signature"}) | timing
+    return result.model_dump(mode="json", exclude={"own", "clients", "timing", "chain", "signature"}) | more
 
 
 def client_row(client: Client) -> Row:
@@ -140,7 +143,8 @@ def table_part(tx: Transaction, task_id: str, table: TableName, part: int, last_
         return None
     result = round_result(tx, task, round_.round_number)
     if table is TableName.ROUNDS:
-        return [round_row(round_, result)]
+        by_id = {client.client_id: client for client in tx.clients.of_task(task_id)}
+        return [round_row(round_, result, round_noise(tx, task, round_, by_id))]
     return budget_rows([result]) if table is TableName.BUDGETS else payment_rows([result])
 
 

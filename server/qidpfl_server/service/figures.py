@@ -1,7 +1,7 @@
 """Figures of tasks for the metrics, and what the paper's model says of settled rounds: server cost and regrets."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from qidpfl_shared.protocol.operators import RoundCost
 from ..domain import Client, Round, Task
 from ..store.transaction import Transaction
 from .lifecycle import get_task
+from .rounds.weights import label_costs, label_gaps, noise_of_average, uploads_of, weighted_uploads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,7 @@ def _computed_costs(tx: Transaction, task: Task, rounds: Sequence[Round]) -> dic
     place = {client.client_id: index for index, client in enumerate(clients)}
     numbers, ids, rho, accepted = tx.figures.bids(task.task_id, rounds[0].round_number, rounds[-1].round_number)
     bidders, budgets = np.array([place[client_id] for client_id in ids], dtype=np.intp), np.array(rho)
+    gaps = label_gaps(task.spec, clients)
     found: dict[int, RoundCost] = {}
     for round_ in rounds:
         part = slice(bisect_left(numbers, round_.round_number), bisect_right(numbers, round_.round_number))
@@ -94,11 +96,28 @@ def _computed_costs(tx: Transaction, task: Task, rounds: Sequence[Round]) -> dic
                 reward=reward,
                 budgets=budgets[part][is_counted],
                 sizes=[client.size or 1 for client in counted],
+                labels=label_costs(task.spec, counted, gaps),
             ),
             reward_cost=task.spec.cost_model().price(round_.round_number) * reward,
             regret=max(regrets_of(task, round_.reward_micro, of_round, budgets[part]), default=None),
         )
     return found
+
+
+def round_noise(tx: Transaction, task: Task, round_: Round, clients: Mapping[str, Client]) -> float | None:
+    """The noise of the average of a settled round, with the weights really used; None if there is none.
+
+    `clients` are all of the task.
+    """
+    if round_.state is not RoundState.SETTLED:
+        return None
+    key = (task.task_id, round_.round_number)
+    invitations, budgets, updates = tx.rounds.invitations(*key), tx.rounds.budgets(*key), tx.rounds.updates(*key)
+    accepted = [client_id for client_id, update in updates.items() if update.accepted]
+    accepted.sort(key=lambda client_id: clients[client_id].ordinal)
+    uploads = uploads_of(task.spec, accepted, clients, budgets, invitations, updates)
+    parts = weighted_uploads(task.spec, uploads, participants=len(invitations))
+    return noise_of_average(task.spec, parts, [upload.size for upload in uploads])
 
 
 def regrets_of(task: Task, reward_micro: int, bidders: Sequence[Client], bids: Numbers) -> list[float]:

@@ -94,7 +94,7 @@ class _CappedMarket:
         if (self.budgets(highest) < self.limits * (1 - _BINDING)).all():
             return closed_form
         # No budget exceeds R/(4c). Below this reward the noise alone costs more than the known cost.
-        lowest = self.market.noise_cost_of(1 / (4 * self.weight * self.values)) / known
+        lowest = self.market.without_labels().noise_cost_of(1 / (4 * self.weight * self.values)) / known
         saturated = saturation_reward(privacy_values=self.values, privacy_weight=self.weight, caps=self.limits)
         if self.market.max_share < 1:
             # A client at the largest share may never reach its cap.

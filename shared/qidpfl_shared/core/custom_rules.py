@@ -11,6 +11,7 @@ import numpy as np
 
 from . import arguments
 from .arguments import ImpossibleArgument, Mask, Vector
+from .averaging.optimal_weights import LabelGaps
 from .capped_reward import optimal_reward_capped
 from .reward import CostModel, Market, RewardRange, Weighting
 
@@ -62,6 +63,8 @@ class RewardQuestion:
     """What the task may still pay in this and all later rounds. A larger reward ends the task."""
     max_share: float = 1.0
     """The largest part of the reward that one client may get."""
+    labels: LabelGaps | None = None
+    """With weighting `optimal`: how far the labels of each client are from the reference, and what that costs."""
 
     @property
     def horizon(self) -> int:
@@ -88,6 +91,7 @@ class RewardQuestion:
             sizes=self.sizes,
             noise_scales=self.noise_scales,
             max_share=self.max_share,
+            labels=self.labels,
         )
         return optimal_reward_capped(market=market, round_number=self.round_number, caps=self.caps)
 

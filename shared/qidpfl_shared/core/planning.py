@@ -15,11 +15,12 @@ import numpy as np
 from . import arguments
 from .aggregation import counted_sizes
 from .arguments import ImpossibleArgument, Mask, Vector
+from .averaging.optimal_weights import LabelGaps, label_gaps_of
 from .custom_rules import CustomReward, PastRound, RewardQuestion, ask_reward, read_only
 from .equilibrium import Equilibrium, MarketStatus, equilibrium
 from .money import MICRO, from_micro, to_micro
 from .participation import invite, share_bound
-from .reward import RewardPolicy, random_reward
+from .reward import RewardPolicy, Weighting, random_reward
 from .round_rules import Participant, RoundRules
 
 # In tasks with a defence the noise of a client counts in the reward as that of at least this part of the median size.
@@ -165,6 +166,7 @@ class _Field:
     scales: Vector
     caps: Vector
     standings: tuple[Standing, ...]
+    gaps: tuple[tuple[float, ...] | None, ...]
 
     @cached_property
     def invited(self) -> Mask:
@@ -195,7 +197,17 @@ class _Field:
             scales=np.array([scale_of[size] for size in sizes], dtype=np.float64),
             caps=caps,
             standings=tuple(standings.tolist()),
+            gaps=tuple(p.label_gap for p in participants),
         )
+
+    def labels(self, rules: RoundRules) -> LabelGaps | None:
+        """The labels of the invited clients, if the weights use them."""
+        if rules.weighting is not Weighting.OPTIMAL:
+            return None
+        invited = np.flatnonzero(self.invited)
+        gaps = [None if (gap := self.gaps[place]) is None else np.array(gap) for place in invited]
+        bounds = [rules.mechanism.signal_bound(size=int(self.sizes[place])) for place in invited]
+        return label_gaps_of(gaps, signal_bounds=bounds)
 
 
 def _standing(participant: Participant, cap: float) -> Standing:
@@ -223,6 +235,7 @@ def _question(
         reward_range=rules.reward_range,
         reward_left=from_micro(reward_left_micro),
         max_share=share_bound(max_share=rules.max_share, clients=int(invited.sum())),
+        labels=field.labels(rules),
     )
 
 

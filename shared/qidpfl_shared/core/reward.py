@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from . import arguments
 from .arguments import ImpossibleArgument, Mask, Numbers, Vector
+from .averaging.optimal_weights import LabelGaps, optimal_weights
 from .equilibrium import budget_per_reward
 
 
@@ -31,11 +32,15 @@ class RewardPolicy(StrEnum):
 
 
 class Weighting(StrEnum):
-    """The weight of each update in the average."""
+    """The weight of each update in the average.
+
+    `optimal` balances the noise of the average and its labels. Without labels it is `inverse_variance`.
+    """
 
     UNIFORM = "uniform"
     SIZE = "size"
     INVERSE_VARIANCE = "inverse_variance"
+    OPTIMAL = "optimal"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +69,16 @@ class CostModel:
     @property
     def noise_factor(self) -> float:
         """Cost of one unit of noise variance per coordinate of the average: 2dγβ/(T²λ²)."""
-        return self.dimension * self._per_squared_norm
+        return self.dimension * self.error_factor
 
     @property
     def signal_cost(self) -> float:
         """The part of a round's cost that no reward changes: 2βγV²/(λ²T²)."""
-        return self._per_squared_norm * self.gradient_bound**2
+        return self.error_factor * self.gradient_bound**2
 
     @property
-    def _per_squared_norm(self) -> float:
+    def error_factor(self) -> float:
+        """Cost of one unit of squared norm of the error of the average: 2γβ/(λ²T²)."""
         return 2 * self.smoothness * self.accuracy_weight / (self.convexity * self.horizon) ** 2
 
     def price(self, round_number: int) -> float:
@@ -120,7 +126,7 @@ class Market:
     """The clients of one round and the constants of the server's cost: what the optimal reward depends on.
 
     The arrays have one entry per client. `noise_scales` are v_i: an upload has the noise variance v_i/ρ_i. No client
-    gets more than `max_share` of the reward.
+    gets more than `max_share` of the reward. `labels` count with weighting `optimal` only.
     """
 
     cost_model: CostModel
@@ -130,6 +136,7 @@ class Market:
     sizes: Vector
     noise_scales: Vector
     max_share: float = 1.0
+    labels: LabelGaps | None = None
 
     def __post_init__(self) -> None:
         values = arguments.positive_vector("privacy_values", self.privacy_values)
@@ -151,12 +158,35 @@ class Market:
             privacy_values=self.privacy_values[clients],
             sizes=self.sizes[clients],
             noise_scales=self.noise_scales[clients],
+            labels=None if self.labels is None else self.labels.only(clients),
         )
 
+    @property
+    def balances_labels(self) -> bool:
+        """Whether the weights depend on labels, so that they change with the reward."""
+        return self.weighting is Weighting.OPTIMAL and self.labels is not None and self.labels.cost > 0
+
+    def weights(self, budgets: Vector) -> Vector:
+        """The weights of the average with these budgets, of which none may be negative."""
+        labels, dimension = self.labels, self.cost_model.dimension
+        return _weights(self.weighting, budgets, self.sizes, self.noise_scales, labels, dimension)
+
     def noise_cost_of(self, budgets: Vector) -> float:
-        """What the noise of the clients' uploads costs with these budgets, of which none may be negative."""
-        weights = _weights(self.weighting, budgets, self.sizes, self.noise_scales)
-        return self.cost_model.noise_factor * _variance_of_counted(weights, budgets, self.noise_scales)
+        """What the noise of the clients' uploads costs with these budgets, and with `optimal` weights also the labels.
+
+        No budget may be negative.
+        """
+        weights = self.weights(budgets)
+        noise = self.cost_model.noise_factor * _variance_of_counted(weights, budgets, self.noise_scales)
+        return noise + self.cost_model.error_factor * self.mismatch(weights)
+
+    def mismatch(self, weights: Vector) -> float:
+        """What the labels of the average count as: a squared norm. 0 for weights that do not balance labels."""
+        return self.labels.mismatch(weights) if self.balances_labels and self.labels is not None else 0.0
+
+    def without_labels(self) -> "Market":
+        """The same market with weights that make the noise as small as possible, if its weights balance labels."""
+        return replace(self, labels=None) if self.balances_labels else self
 
 
 def random_reward(*, reward_range: RewardRange, round_number: int, seed: int) -> float:
@@ -173,10 +203,19 @@ def random_reward(*, reward_range: RewardRange, round_number: int, seed: int) ->
     return float(source.uniform(reward_range.minimum, reward_range.maximum))
 
 
-def aggregation_weights(*, weighting: Weighting, budgets: Numbers, sizes: Numbers, noise_scales: Numbers) -> Vector:
+def aggregation_weights(
+    *,
+    weighting: Weighting,
+    budgets: Numbers,
+    sizes: Numbers,
+    noise_scales: Numbers,
+    labels: LabelGaps | None = None,
+    dimension: int = 1,
+) -> Vector:
     """Return the weights p_i of the updates in the average. They add up to 1 over the clients with a budget.
 
     `inverse_variance` weighs by ρ_i/v_i, the reciprocal of the noise variance, where v_i is the `noise_scale`.
+    `optimal` also balances `labels`; some weights may then be 0. It needs the `dimension` of an update.
 
     >>> aggregation_weights(
     ...     weighting=Weighting.SIZE, budgets=[0.1, 0.1, 0.0], sizes=[100, 300, 500], noise_scales=[1.0, 1.0, 1.0]
@@ -186,7 +225,10 @@ def aggregation_weights(*, weighting: Weighting, budgets: Numbers, sizes: Number
     bids = arguments.non_negative_vector("budgets", budgets)
     records = arguments.size_vector("sizes", sizes, length=bids.size)
     scales = arguments.positive_vector("noise_scales", noise_scales, length=bids.size)
-    return _weights(arguments.choice("weighting", weighting, Weighting), bids, records, scales)
+    dimension = arguments.whole("dimension", dimension, minimum=1)
+    if labels is not None and len(labels.rows) != bids.size:
+        raise ImpossibleArgument("labels", len(labels.rows), f"must have {bids.size} rows, like the others")
+    return _weights(arguments.choice("weighting", weighting, Weighting), bids, records, scales, labels, dimension)
 
 
 def noise_variance(*, weights: Numbers, budgets: Numbers, noise_scales: Numbers) -> float:
@@ -206,7 +248,8 @@ def noise_variance(*, weights: Numbers, budgets: Numbers, noise_scales: Numbers)
 def noise_cost(*, market: Market) -> float:
     """Return the paper's A_t: while no cap binds, the noise of a round costs A_t/R. 0 if there is no market.
 
-    The example is that of `optimal_reward`.
+    Weights that balance labels change with the reward: then it is the limit of A_t for small rewards, its smallest
+    value. The example is that of `optimal_reward`.
     """
     rates = budget_per_reward(
         privacy_values=market.privacy_values, privacy_weight=market.privacy_weight, max_share=market.max_share
@@ -215,7 +258,7 @@ def noise_cost(*, market: Market) -> float:
     if not active.any():
         return 0.0
     scales = market.noise_scales[active]
-    weights = _weights(market.weighting, rates[active], market.sizes[active], scales)
+    weights = market.only(active).without_labels().weights(rates[active])
     return market.cost_model.noise_factor * _noise_variance(weights, rates[active], scales)
 
 
@@ -238,7 +281,37 @@ def optimal_reward(*, market: Market, round_number: int) -> float:
     >>> round(optimal_reward(market=market, round_number=1), 3)
     19.454
     """
-    return math.sqrt(noise_cost(market=market) / market.cost_model.price(round_number))
+    price = market.cost_model.price(round_number)
+    reward = math.sqrt(noise_cost(market=market) / price)
+    return _balanced_reward(market, price, reward) if market.balances_labels and reward > 0 else reward
+
+
+def _balanced_reward(market: Market, price: float, lowest: float) -> float:
+    """Return the cheapest reward for weights that balance labels.
+
+    The cost is convex in reward and weights together, so the reward is the only one with R = sqrt(A/price), where A
+    belongs to the weights at R. A grows with R from its value for small rewards.
+    """
+    rates = budget_per_reward(
+        privacy_values=market.privacy_values, privacy_weight=market.privacy_weight, max_share=market.max_share
+    )
+    active = rates > 0
+    clients, rates = market.only(active), rates[active]
+
+    def excess(logarithm: float) -> float:
+        weights = clients.weights(rates * math.exp(logarithm))
+        noise = market.cost_model.noise_factor * _variance_of_counted(weights, rates, clients.noise_scales)
+        return 0.5 * math.log(noise / price) - logarithm
+
+    # No reward can be best whose price alone exceeds the cost of the lowest one.
+    highest = lowest + clients.noise_cost_of(rates * lowest) / price
+    start, end = math.log(lowest), math.log(highest)
+    if excess(start) <= 0:
+        return lowest
+    # scipy.optimize takes longer to import than this package.
+    from scipy.optimize import brentq
+
+    return math.exp(float(brentq(excess, start, end, xtol=1e-13, rtol=1e-14)))
 
 
 def optimal_schedule(*, cost_model: CostModel, noise_cost: float) -> Vector:
@@ -289,14 +362,21 @@ def server_cost(*, cost_model: CostModel, rewards: Numbers, noise_variances: Num
     )
 
 
-def _weights(weighting: Weighting, budgets: Vector, sizes: Vector, scales: Vector) -> Vector:
+def _weights(
+    weighting: Weighting, budgets: Vector, sizes: Vector, scales: Vector, labels: LabelGaps | None, dimension: int
+) -> Vector:
     bids = budgets > 0
     match weighting:
         case Weighting.UNIFORM:
             raw = bids.astype(np.float64)
         case Weighting.SIZE:
             raw = np.where(bids, sizes, 0.0)
-        case Weighting.INVERSE_VARIANCE:
+        case Weighting.OPTIMAL if labels is not None and bids.any():
+            raw = np.zeros(budgets.size)
+            noise = dimension * scales[bids] / budgets[bids]
+            raw[bids] = optimal_weights(noise=noise, labels=labels.only(bids)).weights
+            return raw
+        case Weighting.INVERSE_VARIANCE | Weighting.OPTIMAL:
             raw = budgets / scales
     total = float(raw.sum())
     weights: Vector = raw / total if total > 0 else raw

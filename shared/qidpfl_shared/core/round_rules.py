@@ -14,7 +14,8 @@ class Participant:
     """What the server knows of a selected client: its profile, and what is left of its lifetime budget.
 
     `remaining_rho` comes from its `PrivacyAccount`. It is infinite if there is no limit, or if the limit was switched
-    off. Raises `ImpossibleArgument` for a value outside its range.
+    off. `label_gap` is its label shares minus the reference, for weights that balance labels; None: not known, or not
+    used. Raises `ImpossibleArgument` for a value outside its range.
     """
 
     privacy_value: float
@@ -22,6 +23,7 @@ class Participant:
     rho_cap: float = math.inf
     remaining_rho: float = math.inf
     set_aside: bool = False
+    label_gap: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         arguments.positive("privacy_value", self.privacy_value)
@@ -29,6 +31,8 @@ class Participant:
         arguments.limit("rho_cap", self.rho_cap)
         arguments.limit("remaining_rho", self.remaining_rho)
         arguments.truth("set_aside", self.set_aside)
+        if self.label_gap is not None:
+            arguments.vector("label_gap", self.label_gap)
 
 
 @dataclass(frozen=True, kw_only=True)

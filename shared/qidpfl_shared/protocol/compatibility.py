@@ -19,19 +19,27 @@ PROTOCOL_VERSION = "1.2"
 ANSWER_RHO, ANSWER_JOIN = "answer.rho", "answer.join"
 # The task states the features of own data, so that every owner prepares the same.
 DATA_COLUMNS, DATA_IMAGE = "data.columns", "data.image"
+# `aggregation.weighting` has the value `optimal`. A client need not compute the weights, but those of earlier versions
+# cannot read a spec with this value.
+OPTIMAL_WEIGHTS = "aggregation.optimal_weights"
 KNOWN_REQUIREMENTS = frozenset(
-    {ANSWER_RHO, ANSWER_JOIN, DATA_COLUMNS, DATA_IMAGE, *(f"mechanism.{name.value}" for name in MechanismName)}
+    {
+        *(ANSWER_RHO, ANSWER_JOIN, DATA_COLUMNS, DATA_IMAGE, OPTIMAL_WEIGHTS),
+        *(f"mechanism.{name.value}" for name in MechanismName),
+    }
 )
 
 
-def requirements(*, mechanism: str, plays: bool, data: str | None = None) -> tuple[str, ...]:
-    """What a client must know to take part: the mechanism, how it answers, and how it prepares own data.
+def requirements(
+    *, mechanism: str, plays: bool, data: str | None = None, optimal_weights: bool = False
+) -> tuple[str, ...]:
+    """What a client must know to take part: the mechanism, how it answers, how it prepares own data, the weighting.
 
     >>> requirements(mechanism="gradient_once", plays=True)
     ('mechanism.gradient_once', 'answer.rho')
     """
     needed = (f"mechanism.{mechanism}", ANSWER_RHO if plays else ANSWER_JOIN)
-    return needed if data is None else (*needed, data)
+    return (*needed, *([] if data is None else [data]), *([OPTIMAL_WEIGHTS] if optimal_weights else []))
 
 
 def unknown_requirements(names: Iterable[object]) -> list[str]:

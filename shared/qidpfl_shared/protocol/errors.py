@@ -74,6 +74,7 @@ class ErrorCode(StrEnum):
     NOISE_WITHOUT_BUDGET = "noise_without_budget", 422, "Policy none declares no budgets, so there is no noise to size"
     SERVER_STEP_FIXED = "server_step_fixed", 422, "This mechanism uploads updates: server rate 1 and momentum 0"
     CONVEX_NETWORK_REQUIRED = "convex_network_required", 422, "This mechanism is proven for convex networks only"
+    IMAGE_ROWS_REQUIRED = "image_rows_required", 422, "This post-processing needs a model whose rows are images"
     INCONSISTENT_SPEC = "inconsistent_spec", 422, "Two parts of the task contradict each other"
     HISTOGRAM_MISMATCH = "histogram_mismatch", 422, "The label counts do not fit the task or do not add up to the size"
     HISTOGRAM_REQUIRED = "histogram_required", 422, "The selection rule of this task needs the label counts"

@@ -40,6 +40,11 @@ def is_absent(value: object) -> bool:
     return value is None
 
 
+def is_absent_step(value: object) -> bool:
+    """For `exclude_if` of a named step: `none` is the same as an absent one."""
+    return value is None or value == "none"
+
+
 def _true(value: bool) -> bool:
     if not value:
         raise PydanticCustomError("must_be_true", "Input should be true")

@@ -263,3 +263,52 @@ class Deadlines(Message):
 
     declare_s: Seconds | None = Field(default=None, description="seconds to declare a budget")
     deliver_s: Seconds | None = Field(default=None, description="seconds to deliver after that")
+
+
+class CalibrationPoint(Message):
+    """The noise of the average over the rounds of an ended task, and the accuracy after them."""
+
+    noise: float = Field(gt=0, le=1e9)
+    accuracy: float = Field(ge=0, le=1)
+
+
+class WhatIfRequest(Message):
+    """A change of a task that is only computed: nothing is stored, and no client learns of it."""
+
+    reward_factor: float = Field(default=1.0, ge=1e-6, le=1e6, description="all rewards are multiplied by it")
+    privacy_value_factor: float = Field(
+        default=1.0, ge=1e-3, le=1e3, description="the privacy values of all clients are multiplied by it"
+    )
+    rounds: RoundNumber | None = Field(default=None, description="null: the horizon of the task")
+    without: Tuple[Ordinal] = Field(default=(), max_length=10_000, description="clients that do not take part")
+    calibration: Tuple[CalibrationPoint] | None = Field(
+        default=None, min_length=1, max_length=1000, description="ended tasks of so many rounds; null: no accuracy"
+    )
+
+
+class ExpectedAccuracy(Message):
+    """An expected accuracy, and the interval in which nine of ten new runs lie."""
+
+    low: float
+    expected: float
+    high: float
+
+
+class WhatIf(Message):
+    """A task as it would run from its first round, if every client bids as planned."""
+
+    status: Literal["answered", "no_market"]
+    detail: Text = Field(default="", description="why there is no market, or why there is no accuracy")
+    rounds: Count = Field(default=0, description="how many rounds can be planned")
+    money_micro: Micro = 0
+    first_reward_micro: Micro = 0
+    last_reward_micro: Micro = 0
+    noise: float | None = Field(
+        default=None, ge=0, description="of the average, in units of the bound of one signal; null without a round"
+    )
+    worst_rho: SpentRho = Field(default=0.0, description="of the client that reveals most, with its histogram")
+    worst_epsilon: float = Field(default=0.0, ge=0)
+    worst_ordinal: Ordinal | None = None
+    accuracy: ExpectedAccuracy | None = Field(
+        default=None, description="null without a calibration, and where it does not cover the noise"
+    )

@@ -271,3 +271,33 @@ def test_help_is_shown_without_loading_torch() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
+
+
+def quoted(coordinator: Coordinator, codes: dict[str, str], *more: str, task: str = "digits") -> Result:
+    given = ["quote", "--server", coordinator.url, "--code", codes[task], "--size", "110", *more]
+    return CliRunner().invoke(app, given)
+
+
+def test_a_quote_reads_the_spec_and_enrols_no_client(coordinator: Coordinator, codes: dict[str, str]) -> None:
+    """`nothing_half_done` checks that the task has no client afterwards."""
+    done = quoted(coordinator, codes, "--public-data", "--json")
+    assert done.exit_code == 0, done.output
+    low, own, high = json.loads(done.stdout)
+    assert [round(quote["reported_value"], 3) for quote in (low, own, high)] == [0.9, 1.0, 1.1]
+    assert own["rounds"] == 20 and own["earned"] > own["cost"] > 0 and own["epsilon"] > 1
+    shown = quoted(coordinator, codes, "--public-data")
+    assert "1  yours" in shown.stdout and f"{own['earned']:.4f}" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "said"),
+    [
+        ("noiseless", (), "no rewards"),
+        ("digits", ("--others", "many"), "--others"),
+        ("digits", ("--privacy-value", "7"), "privacy values from"),
+    ],
+)
+def test_a_quote_that_cannot_be_made_is_one_line(
+    coordinator: Coordinator, codes: dict[str, str], task: str, more: tuple[str, ...], said: str
+) -> None:
+    assert said in failed_with(quoted(coordinator, codes, *more, task=task))

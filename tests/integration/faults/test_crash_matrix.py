@@ -74,6 +74,31 @@ def test_a_coordinator_on_an_object_store_killed_at_any_failpoint_continues_wher
 
 
 @pytest.mark.parametrize("store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "settle.aggregate_computed",
+        pytest.param("settle.model_written", marks=pytest.mark.long),
+        pytest.param("settle.before_commit", marks=pytest.mark.long),
+    ],
+)
+def test_optimal_weights_and_the_low_pass_are_exact_after_a_kill(
+    name: str, store_url: str, tmp_path: Path, gather: Gather
+) -> None:
+    """The audit in `violations` computes every model again, bit for bit."""
+    coordinator = Coordinator(tmp_path, store_url=store_url)
+    coordinator.environment = {"QIDPFL_FAILPOINT": f"{name}:2"}
+    with coordinator.start(), ThreadPoolExecutor(CLIENTS) as threads:
+        clients = gather(coordinator, aggregation={"weighting": "optimal", "post_processing": "lowpass"})
+        runs = [threads.submit(client.run, patience_s=PATIENCE_S) for client in clients]
+        assert coordinator.died_of() == signal.SIGKILL
+        coordinator.environment = {"QIDPFL_FAILPOINT": ""}
+        coordinator.start()
+        assert [run.result()["task_state"] for run in runs] == ["finished"] * CLIENTS
+        assert violations(coordinator, clients[0].task_id, clients) == []
+
+
+@pytest.mark.parametrize("store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)
 @pytest.mark.parametrize("name", ("settle.model_written", "settle.after_commit", *EVALUATION_FAILPOINTS))
 def test_a_coordinator_killed_around_a_deferred_evaluation_stores_all_scores(
     name: str, store_url: str, tmp_path: Path, gather: Gather

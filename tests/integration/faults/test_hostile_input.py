@@ -113,6 +113,7 @@ ROUTES: dict[str, tuple[str, str, str, dict[str, Any], str]] = {
         "discount",
     ),
     "create, codes": ("admin", "POST", "", {"name": "fuzzed", "preset": "digits", "single_use_codes": 0}, "name"),
+    "what if": ("admin", "POST", "/{task_id}/what-if", {"reward_factor": 1.5, "rounds": 1}, "reward_factor"),
     "enrol": (
         "nobody",
         "POST",

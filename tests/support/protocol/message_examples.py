@@ -49,12 +49,14 @@ from qidpfl_shared.protocol.operators import (
     AccountPage,
     AccountSummary,
     AnswerState,
+    CalibrationPoint,
     ClientAnswer,
     ClientRound,
     CreateCodes,
     CreatedCodes,
     Deadlines,
     EnrolmentCodeInfo,
+    ExpectedAccuracy,
     Forecast,
     Identity,
     LossForecast,
@@ -64,6 +66,8 @@ from qidpfl_shared.protocol.operators import (
     RoundOutcomes,
     RoundProgress,
     RoundSummary,
+    WhatIf,
+    WhatIfRequest,
 )
 from qidpfl_shared.protocol.presets import preset
 from support.protocol.refusals import Json, codes_of
@@ -220,6 +224,23 @@ OPERATOR_EXAMPLES: tuple[Message, ...] = (
     CreateCodes(count=2, single_use=False),
     CreatedCodes(enrolment_codes=("t-1.secret",)),
     Deadlines(declare_s=60.0, deliver_s=120.0),
+    CalibrationPoint(noise=0.4, accuracy=0.85),
+    WhatIfRequest(
+        reward_factor=1.5, rounds=10, without=(3,), calibration=(CalibrationPoint(noise=0.4, accuracy=0.85),)
+    ),
+    ExpectedAccuracy(low=0.84, expected=0.85, high=0.86),
+    WhatIf(
+        status="answered",
+        rounds=10,
+        money_micro=100_000_000,
+        first_reward_micro=9_000_000,
+        last_reward_micro=11_000_000,
+        noise=0.4,
+        worst_rho=0.7,
+        worst_epsilon=5.7,
+        worst_ordinal=2,
+        accuracy=ExpectedAccuracy(low=0.84, expected=0.85, high=0.86),
+    ),
 )
 EXAMPLES: tuple[Message, ...] = (
     *OPERATOR_EXAMPLES,

@@ -8,8 +8,16 @@ from fastapi import APIRouter, Body, Path
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import TaskSummary
-from qidpfl_shared.protocol.operators import CreateCodes, CreatedCodes, Deadlines, EnrolmentCodeInfo
+from qidpfl_shared.protocol.operators import (
+    CreateCodes,
+    CreatedCodes,
+    Deadlines,
+    EnrolmentCodeInfo,
+    WhatIf,
+    WhatIfRequest,
+)
 
+from ...ops.what_if import read_situation, what_if
 from ...service.controls import create_codes, enrolment_codes, pause_task, revoke_code, set_deadlines
 from ...service.lifecycle import get_task
 from ...service.views import task_summary
@@ -24,6 +32,19 @@ _log = structlog.get_logger()
 _READ = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.NOT_FOUND, ErrorCode.INVALID_REQUEST)
 _CHANGE = (*_READ, ErrorCode.TASK_ENDED)
 CodeId = Annotated[str, Path(pattern=r"^[0-9a-f]{24,64}$", description="the id of an enrolment code")]
+_WHAT_IF = {
+    "status": "answered",
+    "detail": "no calibration was given",
+    "rounds": 20,
+    "money_micro": 411_000_000,
+    "first_reward_micro": 14_500_000,
+    "last_reward_micro": 28_900_000,
+    "noise": 0.42,
+    "worst_rho": 1.9,
+    "worst_epsilon": 10.4,
+    "worst_ordinal": 3,
+    "accuracy": None,
+}
 _CODE = {"code_id": "0123456789abcdef01234567", "single_use": True}
 
 
@@ -56,6 +77,26 @@ async def put_deadlines(
     await context.write(lambda tx: set_deadlines(tx, task_id, request, now))
     _log.info("admin_action", action="deadlines", task=task_id)
     return request
+
+
+@router.post(
+    "/what-if",
+    tags=["reading"],
+    summary="What a change would cost",
+    responses=responses(*_READ, *JSON_BODY) | success(_WHAT_IF),
+)
+async def post_what_if(
+    context: Ctx,
+    caller: Admin,
+    task_id: TaskId,
+    request: Annotated[WhatIfRequest, Body(examples=[{"reward_factor": 1.5}, {"without": [3], "rounds": 10}])],
+) -> WhatIf:
+    """Money, noise, epsilon and expected accuracy of the task under a change. Nothing is stored or announced.
+
+    The task is planned from its first round with the clients that it has now, each bidding as planned.
+    """
+    situation = await context.read(lambda tx: read_situation(tx, task_id))
+    return await context.compute(lambda: what_if(situation, request))
 
 
 @router.get("/codes", summary="List enrolment codes", responses=responses(*_READ) | success([_CODE]))

@@ -56,6 +56,7 @@ _LOOK_EVERY_S = 1.0
         ErrorCode.NOISE_WITHOUT_BUDGET,
         ErrorCode.SERVER_STEP_FIXED,
         ErrorCode.CONVEX_NETWORK_REQUIRED,
+        ErrorCode.IMAGE_ROWS_REQUIRED,
         ErrorCode.STORAGE_FULL,
     ),
 )

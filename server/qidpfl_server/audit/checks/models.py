@@ -63,10 +63,10 @@ def audit_recomputation(
     if base is None or published is None or not accepted or not all(map(blobs.has, needed)):
         report.not_checkable.append(f"{record.place}: some of its updates or models are gone")
         return
-    clients = [record.clients[client_id] for client_id in accepted]
-    uploads = uploads_of(clients, record.budgets, record.invitations, record.updates)
-    parts = weighted_uploads(record.task.spec, uploads, participants=len(record.invitations))
-    state = next_state(blobs, record.task.spec, base, parts)
+    spec = record.task.spec
+    uploads = uploads_of(spec, accepted, record.clients, record.budgets, record.invitations, record.updates)
+    parts = weighted_uploads(spec, uploads, participants=len(record.invitations))
+    state = next_state(blobs, spec, base, parts)
     report.require(
         encode(state.parameters) == blobs.get(published.digest),
         f"{record.place}: the model recomputed from its updates differs from the published one",

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+from qidpfl_shared.core.arguments import Vector
 from qidpfl_shared.core.custom_rules import CustomReward, CustomRuleFailed, PastRound
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.planning import PlanStatus, RoundPlan, Standing, plan_round
@@ -13,6 +14,7 @@ from qidpfl_shared.protocol.releases import HISTOGRAM, release_of
 
 from ...domain import BudgetState, Task
 from ...service.rounds.planning import participant, past_round
+from ...service.rounds.weights import label_gaps
 from ..records import RoundRecord
 from ..report import Report
 
@@ -42,7 +44,8 @@ class PlanAuditor:
         """Compare a round with its plan. Call it for the rounds in their order."""
         try:
             invited_ids = record.in_order(iter(record.invitations))
-            participants = {client_id: self._participant(record, client_id) for client_id in invited_ids}
+            gaps = label_gaps(self._task.spec, record.clients.values())
+            participants = {known: self._participant(record, known, gaps.get(known)) for known in invited_ids}
             _compare(record, invited_ids, self._plan(record, list(participants.values()), report), report)
             self._audit_budgets(record, participants, report)
         finally:
@@ -76,8 +79,8 @@ class PlanAuditor:
                 report.require(False, f"{record.place}: {error}")
         return plan(lambda _: recorded)
 
-    def _participant(self, record: RoundRecord, client_id: str) -> Participant:
-        known = participant(record.clients[client_id], self._accounts[client_id])
+    def _participant(self, record: RoundRecord, client_id: str, gap: Vector | None) -> Participant:
+        known = participant(record.clients[client_id], self._accounts[client_id], gap)
         # A client that was set aside then may have returned since.
         return replace(known, set_aside=record.invitations[client_id].standing is Standing.SET_ASIDE)
 

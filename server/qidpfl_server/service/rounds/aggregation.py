@@ -139,17 +139,20 @@ def _next_blocks(
         velocity = None
         if base.momentum_digest is not None:
             velocity = files.enter_context(blobs.reader(base.momentum_digest, 8 * spec.dimension))
-        for block in mean_blocks(blobs, spec, parts, threads=threads, moments=moments):
-            parameters = np.empty(block.mean.size, dtype="<f4")
+        blocks = mean_blocks(blobs, spec, parts, threads=threads, moments=moments)
+        means = ((block.start, block.mean) for block in blocks)
+        step = spec.post_processing
+        for start, mean in means if step is None else step(means):
+            parameters = np.empty(mean.size, dtype="<f4")
             weights.read_into(parameters.data.cast("B"))
-            momentum = np.zeros(block.mean.size, dtype="<f8")
+            momentum = np.zeros(mean.size, dtype="<f8")
             if velocity is not None:
                 velocity.read_into(momentum.data.cast("B"))
             yield (
-                block.start,
+                start,
                 server_step(
                     state=ServerState(parameters=parameters, momentum=momentum),
-                    mean_update=block.mean,
+                    mean_update=mean,
                     learning_rate=spec.aggregation.learning_rate,
                     momentum=spec.aggregation.momentum,
                 ),

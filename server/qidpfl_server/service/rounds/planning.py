@@ -4,6 +4,7 @@ from dataclasses import replace
 from statistics import quantiles
 from typing import Protocol
 
+from qidpfl_shared.core.arguments import Vector
 from qidpfl_shared.core.custom_rules import CustomRuleFailed, PastRound
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.noise_audit import alignment_score
@@ -20,6 +21,7 @@ from ...plugins.rules import RuleRegistry
 from ...store.transaction import Transaction
 from ..lifecycle import active_clients, end_task, fail_by_rule, known_client
 from .accounts import paid_micro, present_accounts
+from .weights import label_gaps
 
 # Deadlines follow the answers to so many of the last rounds.
 _OBSERVED_ROUNDS = 3
@@ -46,11 +48,14 @@ def open_round(
         active = active_clients(tx, task.task_id)
     clients = [_returned(tx, task, client, round_number) for client in active]
     accounts = present_accounts(tx, task, clients, round_number)
+    gaps = _label_gaps(tx, task, clients)
     try:
         plan = plan_round(
             rules=task.spec.round_rules(),
             round_number=round_number,
-            participants=[participant(client, accounts[client.client_id]) for client in clients],
+            participants=[
+                participant(client, accounts[client.client_id], gaps.get(client.client_id)) for client in clients
+            ],
             reward_left_micro=task.spec.bounds.reward_total_micro - paid_micro(tx, task, round_number),
             past=_past(tx, task),
             custom_reward=rules.reward(task.spec),
@@ -144,8 +149,14 @@ def _answer_times(tx: Transaction, task: Task, latest: int) -> tuple[list[float]
     return [declared / SECOND for declared, _ in times], [delivered / SECOND for _, delivered in times]
 
 
-def participant(client: Client, account: PrivacyAccount) -> Participant:
-    """A client as input of the plan of a round."""
+def _label_gaps(tx: Transaction, task: Task, active: list[Client]) -> dict[str, Vector]:
+    # Clients that have left belong to a pooled reference too.
+    pooled = task.spec.selection.reference == "pooled"
+    return label_gaps(task.spec, tx.clients.of_task(task.task_id) if pooled else active)
+
+
+def participant(client: Client, account: PrivacyAccount, gap: Vector | None = None) -> Participant:
+    """A client as input of the plan of a round. `gap` is that of its labels, if the weights use it."""
     assert client.privacy_value is not None and client.size is not None
     return Participant(
         privacy_value=client.privacy_value,
@@ -153,6 +164,7 @@ def participant(client: Client, account: PrivacyAccount) -> Participant:
         rho_cap=client.rho_limit,
         remaining_rho=account.remaining_rho,
         set_aside=client.set_aside,
+        label_gap=None if gap is None else tuple(gap.tolist()),
     )
 
 

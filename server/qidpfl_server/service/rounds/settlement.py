@@ -185,9 +185,7 @@ def _next_model(
 ) -> AbstractContextManager[NextModel]:
     """Compute and stage the next version; compare the updates with each other in the first rounds."""
     spec, number = ready.task.spec, ready.round_.round_number
-    uploads = uploads_of(
-        [ready.clients[known] for known in audit.accepted], ready.budgets, ready.invitations, ready.updates
-    )
+    uploads = uploads_of(spec, audit.accepted, ready.clients, ready.budgets, ready.invitations, ready.updates)
     parts = weighted_uploads(spec, uploads, participants=len(ready.invitations))
     return staged_next_model(
         blobs,

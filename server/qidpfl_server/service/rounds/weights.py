@@ -3,8 +3,10 @@
 The numbers depend only on what the store keeps, so that the audit computes the same ones again.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from qidpfl_shared.core.aggregation import (
     AggregationRule,
@@ -15,6 +17,8 @@ from qidpfl_shared.core.aggregation import (
     norm_bound,
     usual_signal,
 )
+from qidpfl_shared.core.arguments import Vector
+from qidpfl_shared.core.averaging.optimal_weights import LabelGaps, label_gap, label_gaps_of
 from qidpfl_shared.core.noise_audit import alpha_per_upload
 from qidpfl_shared.core.reward import Weighting, aggregation_weights
 from qidpfl_shared.protocol.task_spec import TaskSpec
@@ -27,13 +31,17 @@ _MAX_PULL = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """The public numbers of an accepted update. Without a game both budgets are 0."""
+    """The public numbers of an accepted update. Without a game both budgets are 0.
+
+    `label_gap` is known only if the weights balance labels and the client has sent its label counts.
+    """
 
     digest: str
     size: int
     declared_rho: float
     planned_rho: float
     squared_norm: float
+    label_gap: Vector | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,22 +54,53 @@ class WeightedUpload:
     noise_std: float
 
 
+def label_gaps(spec: TaskSpec, clients: Iterable[Client]) -> dict[str, Vector]:
+    """The label shares of each client minus the reference, if the weights of the task use them.
+
+    `clients` are all of the task: a pooled reference is that of all clients that the selection has compared.
+    """
+    if spec.aggregation.weighting is not Weighting.OPTIMAL:
+        return {}
+    known = {client.client_id: client for client in clients}
+    compared = [client.label_counts for client in known.values() if client.label_distance is not None]
+    # Only a pooled reference uses the counts.
+    reference = spec.label_reference([counts or () for counts in compared] or [[1] * spec.workload.labels])
+    return {
+        client_id: label_gap(label_counts=client.label_counts, reference=reference)
+        for client_id, client in known.items()
+        if client.label_counts is not None
+    }
+
+
+def label_costs(spec: TaskSpec, clients: Sequence[Client], gaps: Mapping[str, Vector]) -> LabelGaps | None:
+    """The gaps of some clients with what they cost; None if the weights do not use them."""
+    if not gaps or not clients:
+        return None
+    mechanism = spec.privacy.mechanism.build()
+    signals = [mechanism.signal_bound(size=client.size or 1) for client in clients]
+    return label_gaps_of([gaps.get(client.client_id) for client in clients], signal_bounds=signals)
+
+
 def uploads_of(
-    accepted: Sequence[Client],
+    spec: TaskSpec,
+    accepted: Sequence[str],
+    clients: Mapping[str, Client],
     budgets: Mapping[str, Budget],
     invitations: Mapping[str, RoundInvitation],
     updates: Mapping[str, Update],
 ) -> list[Upload]:
-    """The uploads of these clients, in their order."""
+    """The uploads of the accepted clients, in their order. `clients` are all of the task."""
+    gaps = label_gaps(spec, clients.values())
     return [
         Upload(
-            digest=updates[client.client_id].digest,
-            size=client.size or 1,
-            declared_rho=budgets[client.client_id].rho,
-            planned_rho=invitations[client.client_id].expected_rho,
-            squared_norm=updates[client.client_id].squared_norm,
+            digest=updates[client_id].digest,
+            size=clients[client_id].size or 1,
+            declared_rho=budgets[client_id].rho,
+            planned_rho=invitations[client_id].expected_rho,
+            squared_norm=updates[client_id].squared_norm,
+            label_gap=gaps.get(client_id),
         )
-        for client in accepted
+        for client_id in accepted
     ]
 
 
@@ -83,25 +122,51 @@ def weighted_uploads(spec: TaskSpec, uploads: Sequence[Upload], *, participants:
     bounds = _norm_bounds(spec, uploads, parts, sizes, participants)
     # With weights that ignore the size, a tiny size would mean much noise, a large norm bound and much influence.
     ratio = 1.0 if spec.aggregation.rule is AggregationRule.NORM_BOUNDED else _MAX_PULL
-    weights = bounded_weights(weights=[part.weight for part in parts], bounds=bounds, max_ratio=ratio).tolist()
-    parts = [replace(part, weight=weight) for part, weight in zip(parts, weights, strict=True)]
+    # An update whose optimal weight is 0 pulls nothing. It must not lower the bound of the others.
+    pulling = [place for place, part in enumerate(parts) if part.weight > 0]
+    limited = bounded_weights(
+        weights=[parts[place].weight for place in pulling], bounds=[bounds[place] for place in pulling], max_ratio=ratio
+    )
+    for place, weight in zip(pulling, limited.tolist(), strict=True):
+        parts[place] = replace(parts[place], weight=weight)
     return [
         replace(part, scale=clip_scale(squared_norm=upload.squared_norm, bound=bound))
         for part, upload, bound in zip(parts, uploads, bounds, strict=True)
     ]
 
 
+def noise_of_average(spec: TaskSpec, parts: Sequence[WeightedUpload], sizes: Sequence[int]) -> float | None:
+    """The expected norm of the noise of the average, in units of the bound of one update's signal.
+
+    None without noise, or without an update. A trimmed mean counts as the mean.
+    """
+    total = math.fsum(part.weight for part in parts)
+    if not spec.privacy.noise or total <= 0:
+        return None
+    mechanism = spec.privacy.mechanism.build()
+    ratio = None if spec.defence is None else spec.defence.max_size_ratio
+    bound = median(mechanism.signal_bound(size=size) for size in counted_sizes(sizes=sizes, max_ratio=ratio))
+    energy = math.fsum((part.weight * part.scale * part.noise_std) ** 2 for part in parts)
+    return math.sqrt(spec.dimension * energy) / total / bound
+
+
 def _plain(spec: TaskSpec, uploads: Sequence[Upload], sizes: Sequence[int]) -> list[WeightedUpload]:
     """The weights of the task's weighting. Without noise there is no variance to weigh by, so the size is used."""
     mechanism = spec.privacy.mechanism.build()
     weighting, noise = spec.aggregation.weighting, spec.privacy.noise
-    if not noise and weighting is Weighting.INVERSE_VARIANCE:
+    if not noise and weighting in (Weighting.INVERSE_VARIANCE, Weighting.OPTIMAL):
         weighting = Weighting.SIZE
+    labels = None
+    if weighting is Weighting.OPTIMAL:
+        signals = [mechanism.signal_bound(size=size) for size in sizes]
+        labels = label_gaps_of([upload.label_gap for upload in uploads], signal_bounds=signals)
     weights = aggregation_weights(
         weighting=weighting,
         budgets=[upload.declared_rho if noise else 1.0 for upload in uploads],
         sizes=sizes,
         noise_scales=[mechanism.noise_scale(size=size) for size in sizes],
+        labels=labels,
+        dimension=spec.dimension,
     )
     return [
         WeightedUpload(

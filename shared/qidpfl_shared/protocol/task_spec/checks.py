@@ -6,14 +6,18 @@ from pydantic_core import PydanticCustomError
 
 from ...core.aggregation import AggregationRule
 from ...core.arguments import ImpossibleArgument
+from ...core.averaging.post_processing import PostProcessing
 from ...core.privacy.mechanisms import UploadKind
-from ...core.reward import RewardPolicy
+from ...core.reward import RewardPolicy, Weighting
 from .. import layouts
 from ..compatibility import unknown_requirements
 from ..errors import ErrorCode
 from ..wire import TensorLayout
 from .data import DataSpec
 from .parts import PartitionKind, SelectionRule, TaskParts
+
+# With more labels the label shares of all clients would take much of the coordinator's memory.
+MOST_BALANCED_LABELS = 1000
 
 
 def check_consistent(spec: TaskParts) -> None:
@@ -127,6 +131,40 @@ def _check_aggregation(spec: TaskParts) -> None:
     if rule is AggregationRule.NORM_BOUNDED and (spec.defence is None or not spec.defence.clip_uploads):
         message = "rule norm_bounded needs the norm bounds of defence.clip_uploads"
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    _check_weighting(spec)
+    _check_post_processing(spec)
+
+
+def _check_weighting(spec: TaskParts) -> None:
+    if spec.aggregation.weighting is not Weighting.OPTIMAL:
+        return
+    if spec.aggregation.rule is AggregationRule.TRIMMED_MEAN:
+        message = "optimal weights may be 0, which a trimmed mean cannot use: choose another rule or another weighting"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    if spec.workload.labels > MOST_BALANCED_LABELS:
+        message = f"optimal weights balance up to {MOST_BALANCED_LABELS} labels: choose another weighting"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    if spec.rounds.late_joiners and spec.selection.reference == "pooled":
+        message = (
+            "optimal weights need a reference that stays the same: switch late_joiners off, or use reference uniform"
+            " or given"
+        )
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+
+
+def _check_post_processing(spec: TaskParts) -> None:
+    step = spec.aggregation
+    if step.post_processing is not PostProcessing.LOWPASS:
+        if step.cutoff is not None:
+            raise _refuse(ErrorCode.INCONSISTENT_SPEC, "cutoff belongs to post_processing lowpass")
+        return
+    if spec.image_rows is None:
+        message = (
+            f"lowpass needs a model whose rows are images, and network {spec.workload.network} on"
+            f" {spec.workload.dataset} is not known to have any: use network linear on a built-in data set or on own"
+            " images (data.image), or post_processing none"
+        )
+        raise _refuse(ErrorCode.IMAGE_ROWS_REQUIRED, message)
 
 
 def _check_selection(spec: TaskParts) -> None:

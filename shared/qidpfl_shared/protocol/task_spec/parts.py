@@ -6,10 +6,25 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ...core.aggregation import AggregationRule
+from ...core.averaging.post_processing import ImageRows, PostProcessing
 from ...core.reward import CostModel, RewardPolicy, Weighting
 from ...core.selection import Shortfall
+from .. import layouts
 from ..compatibility import requirements
-from ..fields import Choice, Fraction, Message, Micro, Name, PositiveCount, PrivacyValue, Rho, Seconds, Tuple, is_absent
+from ..fields import (
+    Choice,
+    Fraction,
+    Message,
+    Micro,
+    Name,
+    PositiveCount,
+    PrivacyValue,
+    Rho,
+    Seconds,
+    Tuple,
+    is_absent,
+    is_absent_step,
+)
 from ..mechanism_specs import MechanismSpec
 from ..wire import TensorLayout
 from .data import DataSpec
@@ -174,6 +189,20 @@ class AggregationSpec(Message):
         exclude_if=is_absent,
         description="rule trimmed_mean: the part of the updates that is left out at each end of a coordinate",
     )
+    post_processing: Choice[PostProcessing] | None = Field(
+        default=None,
+        exclude_if=is_absent_step,
+        description="what is done with the average before the server's step. `lowpass` removes the high frequencies of"
+        " the image of each label; it needs a model whose rows are images. null: nothing",
+    )
+    cutoff: float | None = Field(
+        default=None,
+        gt=0,
+        le=10_000,
+        exclude_if=is_absent,
+        description="post_processing lowpass: cosine coefficients (u, v) with √(u² + v²) of at least this are removed;"
+        " null: 12 for images of 28x28, in proportion to the shorter side for others",
+    )
 
 
 class DefenceSpec(Message):
@@ -298,7 +327,22 @@ class TaskParts(Message):
             mechanism=self.privacy.mechanism.name,
             plays=self.game.policy is not RewardPolicy.NONE,
             data=None if self.data is None else self.data.requirement,
+            optimal_weights=self.aggregation.weighting is Weighting.OPTIMAL,
         )
+
+    @property
+    def image_rows(self) -> ImageRows | None:
+        """The images that the parameters begin with: one per label and channel. None if they are no images."""
+        if self.workload.network != "linear":
+            return None
+        facts = layouts.DATA_SETS.get(self.workload.dataset)
+        if self.data is not None:
+            shape = None if self.data.image is None else layouts.ImageShape(*self.data.record_shape)
+        else:
+            shape = None if facts is None else facts.shape
+        if shape is None:
+            return None
+        return ImageRows(images=self.workload.labels * shape.channels, height=shape.height, width=shape.width)
 
     @property
     def dimension(self) -> int:

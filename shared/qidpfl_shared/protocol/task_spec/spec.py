@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from pydantic import model_validator
 
 from ...core.arguments import ImpossibleArgument, Numbers, Vector
+from ...core.averaging.optimal_weights import LabelGaps
+from ...core.averaging.post_processing import LowPass, PostProcessing
 from ...core.custom_rules import CustomSelect
 from ...core.money import from_micro
-from ...core.reward import RewardRange, aggregation_weights, noise_variance, round_cost
+from ...core.reward import RewardRange, Weighting, aggregation_weights, noise_variance, round_cost
 from ...core.round_rules import RoundRules
 from ...core.selection import (
     All,
@@ -81,26 +83,50 @@ class TaskSpec(TaskParts):
         )
 
     def declared_cost(
-        self, *, round_number: int, reward: float, budgets: Numbers, sizes: Sequence[int]
+        self,
+        *,
+        round_number: int,
+        reward: float,
+        budgets: Numbers,
+        sizes: Sequence[int],
+        labels: LabelGaps | None = None,
     ) -> float | None:
         """Return the server's cost of a round with the budgets of the updates that count.
 
-        None if there are none, or if the task has no noise.
+        Weights that balance `labels` add what the labels of the average count as. None if there are no budgets, or if
+        the task has no noise.
         """
         if not len(budgets) or not self.privacy.noise:
             return None
         mechanism = self.privacy.mechanism.build()
         by_size = {size: mechanism.noise_scale(size=size) for size in set(sizes)}
         scales = [by_size[size] for size in sizes]
+        model, weighting = self.cost_model(), self.aggregation.weighting
         weights = aggregation_weights(
-            weighting=self.aggregation.weighting, budgets=budgets, sizes=sizes, noise_scales=scales
+            weighting=weighting,
+            budgets=budgets,
+            sizes=sizes,
+            noise_scales=scales,
+            labels=labels,
+            dimension=self.dimension,
         )
-        return round_cost(
-            cost_model=self.cost_model(),
+        cost = round_cost(
+            cost_model=model,
             round_number=round_number,
             reward=reward,
             noise_variance=noise_variance(weights=weights, budgets=budgets, noise_scales=scales),
         )
+        if labels is None or weighting is not Weighting.OPTIMAL:
+            return cost
+        return cost + model.error_factor * labels.mismatch(weights)
+
+    @property
+    def post_processing(self) -> LowPass | None:
+        """What is done with the average of the updates; None: nothing."""
+        step, rows = self.aggregation, self.image_rows
+        if step.post_processing is not PostProcessing.LOWPASS or rows is None:
+            return None
+        return LowPass(rows=rows, cutoff=rows.default_cutoff if step.cutoff is None else step.cutoff)
 
     def selection_rule(self, custom_select: CustomSelect | None = None) -> Rule:
         """Return the selection rule. Raises `ImpossibleArgument` if rule own lacks its function."""

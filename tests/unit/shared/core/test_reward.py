@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize, minimize_scalar
 
 from qidpfl_shared.core.arguments import ImpossibleArgument
+from qidpfl_shared.core.averaging.optimal_weights import LabelGaps
 from qidpfl_shared.core.capped_reward import optimal_reward_capped
 from qidpfl_shared.core.equilibrium import active_set, equilibrium, saturation_reward
 from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
@@ -261,3 +262,70 @@ def test_known_optima_under_caps(nu: list[float], caps: list[float], weighting: 
     market = market_of(nu, [110] * len(nu), weighting)
     found = optimal_reward_capped(market=market, round_number=1, caps=caps)
     assert found == pytest.approx(expected, rel=1e-6)
+
+
+def labelled(seed: int, clients: int, cost: float = 5.0) -> LabelGaps:
+    shares = np.random.default_rng(seed).dirichlet(np.full(4, 0.5), clients)
+    return LabelGaps(rows=shares - 0.25, cost=cost)
+
+
+def balanced_cost(market: Market, reward: float, caps: list[float] | None = None) -> float:
+    """The cost of a round with optimal weights, played out: budgets, weights, noise, labels."""
+    budgets = equilibrium(
+        reward=reward, privacy_values=market.privacy_values, privacy_weight=market.privacy_weight, caps=caps
+    ).budgets
+    assert market.labels is not None
+    weights = aggregation_weights(
+        weighting=Weighting.OPTIMAL,
+        budgets=budgets,
+        sizes=market.sizes,
+        noise_scales=market.noise_scales,
+        labels=market.labels,
+        dimension=MODEL.dimension,
+    )
+    variance = noise_variance(weights=weights, budgets=budgets, noise_scales=market.noise_scales)
+    noise = round_cost(cost_model=MODEL, round_number=3, reward=reward, noise_variance=variance)
+    return noise + MODEL.noise_factor / MODEL.dimension * market.labels.mismatch(weights)
+
+
+@given(populations(), st.integers(0, 1000), st.floats(0.1, 100))
+def test_with_optimal_weights_the_reward_minimises_noise_labels_and_price_together(
+    population: tuple[list[float], list[int]], seed: int, cost: float
+) -> None:
+    nu, sizes = population
+    labels = labelled(seed, len(nu), cost)
+    market = dataclasses.replace(market_of(nu, sizes, Weighting.OPTIMAL), labels=labels)
+    chosen = optimal_reward(market=market, round_number=3)
+    found = balanced_cost(market, chosen)
+    for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0):
+        assert found <= balanced_cost(market, chosen * factor) * (1 + 1e-12)
+    step = 1e-3
+    around = [balanced_cost(market, chosen * math.exp(sign * step)) for sign in (-1, 1)]
+    # The slopes on both sides are equal: the minimum is here and not merely near.
+    assert around[0] == pytest.approx(around[1], rel=1e-7)
+
+
+@given(populations(), st.integers(0, 1000), st.data())
+def test_with_optimal_weights_and_caps_no_reward_on_a_grid_is_cheaper(
+    population: tuple[list[float], list[int]], seed: int, data: st.DataObject
+) -> None:
+    nu, sizes = population
+    caps = data.draw(st.lists(st.floats(0.001, 0.2), min_size=len(nu), max_size=len(nu)))
+    market = dataclasses.replace(market_of(nu, sizes, Weighting.OPTIMAL), labels=labelled(seed, len(nu), 50.0))
+    chosen = optimal_reward_capped(market=market, round_number=3, caps=caps)
+    counted = active_set(privacy_values=nu)
+    only = market.only(np.asarray(counted))
+    limits = [cap for cap, counts in zip(caps, counted, strict=True) if counts]
+    least = min(balanced_cost(only, float(reward), limits) for reward in chosen * np.geomspace(0.05, 20, 60))
+    assert balanced_cost(only, chosen, limits) <= least * (1 + 1e-9)
+
+
+def test_optimal_weights_without_labels_are_those_of_inverse_variance() -> None:
+    nu, sizes = [0.9, 1.0, 1.1], [100, 300, 50]
+    assert optimum(nu, sizes, Weighting.OPTIMAL, 4) == optimum(nu, sizes, Weighting.INVERSE_VARIANCE, 4)
+
+
+def test_labels_do_not_count_with_other_weights() -> None:
+    market = market_of([1.0, 1.0, 1.0], [100, 200, 300], Weighting.SIZE)
+    other = dataclasses.replace(market, labels=labelled(1, 3, 1000.0))
+    assert optimal_reward(market=other, round_number=1) == optimal_reward(market=market, round_number=1)

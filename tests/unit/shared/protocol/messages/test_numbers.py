@@ -23,7 +23,7 @@ from qidpfl_shared.protocol.messages import (
     TaskView,
     UpdateReceipt,
 )
-from qidpfl_shared.protocol.operators import AccountSummary, ClientRound, OpenRound, RoundOutcomes, RoundSummary
+from qidpfl_shared.protocol.operators import AccountSummary, ClientRound, OpenRound, RoundOutcomes, RoundSummary, WhatIf
 from support.protocol.message_examples import (
     BOUNDED,
     EXAMPLES,
@@ -76,6 +76,7 @@ INTEGERS: list[Place] = [
 ]
 MONEY: list[Place] = [
     *((RoundSummary, f"{name}_micro") for name in ("reward", "paid", "escrow", "kept")),
+    *((WhatIf, f"{name}_micro") for name in ("money", "first_reward", "last_reward")),
     (OpenRound, "reward_micro"),
     (ClientRound, "payment_micro"),
     (ClientRound, "escrow_micro"),

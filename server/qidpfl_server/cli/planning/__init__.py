@@ -1,0 +1,1 @@
+"""The commands `calibrate` and `plan`, and how they show an answer."""

@@ -1,0 +1,1 @@
+"""What the server does with the updates of a round beside their mean: weights that balance labels, post-processing."""
