@@ -7,6 +7,7 @@ Each request is served after those before it, and gets its own receipt or error.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TypeVar
 
 from qidpfl_shared.core.planning import Standing
@@ -96,9 +97,15 @@ def accept_updates(
     """Record staged uploads and publish their bytes in one transaction. A refused upload does not affect the others."""
     snapshot = take_snapshot(tx, task_id, round_number)
     batch = UploadBatch(tx, snapshot, deliveries)
-    outcomes = _each(
-        deliveries, lambda delivery: batch.known_receipt(delivery) or batch.accept(delivery), CoordinatorError, OSError
+    # In the order of their bytes: two servers may store the same bytes for two tasks, and must not lock them crosswise.
+    places = sorted(range(len(deliveries)), key=lambda place: deliveries[place].digest)
+    served = _each(
+        [deliveries[place] for place in places],
+        lambda delivery: batch.known_receipt(delivery) or batch.accept(delivery),
+        CoordinatorError,
+        OSError,
     )
+    outcomes = [outcome for _, outcome in sorted(zip(places, served, strict=True), key=itemgetter(0))]
     batch.record()
     for delivery, outcome in zip(deliveries, outcomes, strict=True):
         if isinstance(outcome, RequestRefused) and outcome.code is ErrorCode.ROUND_CLOSED:
