@@ -140,6 +140,7 @@ class RoundRules:
                     privacy_weight=self.privacy_weight,
                     largest_value=self.value_max,
                     smallest_rho=self.rho_min,
+                    largest_rho=self.rho_max,
                     min_clients=self.min_clients,
                     winners=self.winners,
                 )
@@ -149,6 +150,7 @@ class RoundRules:
                     smallest_value=self.value_min,
                     largest_value=self.value_max,
                     smallest_rho=self.rho_min,
+                    largest_rho=self.rho_max,
                     max_share=self.max_share,
                     prior=self.prior,
                 )

@@ -17,7 +17,7 @@ from ..arguments import ImpossibleArgument, Mask, Numbers, Vector
 from ..money import MICRO, Split, from_micro
 from ..participation import Invitation
 from ..reward import Market, cheapest_reward
-from .design import TOLERANCE, Sale, Clearing, Terms, paid_apart, sellable
+from .design import TOLERANCE, Clearing, Sale, Terms, paid_apart, sellable
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,18 +93,24 @@ def _smallest(ratios: Vector, count: int) -> tuple[npt.NDArray[np.intp], int | N
 class Auction:
     """The auction of a task. Without a number of `winners` all clients but one win, and at least `min_clients`.
 
-    `largest_value` is the price if all clients win: the largest value that the task accepts.
+    `largest_value` is the price if all clients win: the largest value that the task accepts. No budget of the task is
+    below `smallest_rho` or above `largest_rho`.
     """
 
     privacy_weight: float
     largest_value: float
     smallest_rho: float
+    largest_rho: float = math.inf
     min_clients: int = 2
     winners: int | None = None
 
     @property
     def reports_values(self) -> bool:
         return True
+
+    @property
+    def announces_base(self) -> bool:
+        return False
 
     def invite(self, *, values: Vector) -> Invitation:
         chosen, _ = _smallest(values, self._count(values.size))
@@ -118,9 +124,14 @@ class Auction:
         return np.full(np.count_nonzero(invited), price)
 
     def optimal_reward(self, *, market: Market, round_number: int, caps: Vector) -> float:
-        """The cheapest reward while no cap binds: the caps are what the winners say."""
-        rates = 1 / (market.privacy_values.size * self.privacy_weight * market.privacy_values)
-        return cheapest_reward(market=market, rates=rates, price=market.price(round_number))
+        """The cheapest reward while no cap of a client binds, because the caps are what the winners say.
+
+        No reward buys more than the largest budget of the task from each of them.
+        """
+        prices = self.privacy_weight * market.privacy_values
+        rates = 1 / (prices.size * prices)
+        best = cheapest_reward(market=market, rates=rates, price=market.price(round_number))
+        return min(best, self.largest_rho * float(prices.sum()))
 
     def payable(self, *, reward_micro: int, invited: int) -> int:
         """A multiple of the number of winners, so that equal parts spend it exactly."""

@@ -14,7 +14,7 @@ from ..equilibrium import MarketStatus, best_response, equilibrium
 from ..money import MICRO, Split, from_micro, split_reward
 from ..participation import Invitation, invite
 from ..reward import Market
-from .design import Sale, Clearing, Terms
+from .design import Clearing, Sale, Terms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,10 @@ class Contest:
     @property
     def reports_values(self) -> bool:
         return True
+
+    @property
+    def announces_base(self) -> bool:
+        return False
 
     def invite(self, *, values: Vector) -> Invitation:
         return invite(

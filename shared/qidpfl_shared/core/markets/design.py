@@ -82,6 +82,10 @@ class MarketDesign(Protocol):
     def reports_values(self) -> bool:
         """Whether clients report their privacy values."""
 
+    @property
+    def announces_base(self) -> bool:
+        """Whether a client must know the budget that the plan expects of it."""
+
     def invite(self, *, values: Vector) -> Invitation:
         """Choose the sellers among the clients that can sell, by their reported values."""
 

@@ -21,7 +21,7 @@ from ..arguments import ImpossibleArgument, Mask, Vector
 from ..money import MICRO, Split, from_micro
 from ..participation import Invitation, share_bound
 from ..reward import Market, cheapest_reward
-from .design import TOLERANCE, Sale, Clearing, Terms, paid_apart, sellable
+from .design import TOLERANCE, Clearing, Sale, Terms, paid_apart, sellable
 
 # The part of the reward that stays unspent, so that no rounding of budgets can make the payments exceed it.
 _RESERVE = 1e-9
@@ -35,18 +35,26 @@ class MenuPrior(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Menu:
-    """The menu of a task whose privacy values lie between a = `smallest_value` and b = `largest_value`."""
+    """The menu of a task whose privacy values lie between a = `smallest_value` and b = `largest_value`.
+
+    No budget of the task is below `smallest_rho` or above `largest_rho`.
+    """
 
     privacy_weight: float
     smallest_value: float
     largest_value: float
     smallest_rho: float
+    largest_rho: float = math.inf
     max_share: float | None = None
     prior: MenuPrior | None = None
 
     @property
     def reports_values(self) -> bool:
         return False
+
+    @property
+    def announces_base(self) -> bool:
+        return True
 
     def invite(self, *, values: Vector) -> Invitation:
         """All clients that can sell."""
@@ -65,7 +73,10 @@ class Menu:
         price = market.price(round_number)
         equal = np.full(caps.size, 1 / (caps.size * self._base_price))
         shares = self._shares(market, equal * cheapest_reward(market=market, rates=equal, price=price))
-        return self._spread * cheapest_reward(market=market, rates=shares / self._base_price, price=price)
+        best = cheapest_reward(market=market, rates=shares / self._base_price, price=price)
+        # No reward buys more than the largest budget of the task as the base of each client.
+        smallest = float(np.min(shares, where=shares > 0, initial=1.0))
+        return self._spread * min(best, self._base_price * self.largest_rho / smallest)
 
     def payable(self, *, reward_micro: int, invited: int) -> int:
         return reward_micro

@@ -179,6 +179,6 @@ def test_impossible_rules_are_refused() -> None:
         ({"prior": "normal"}, "prior"),
     ):
         with pytest.raises(ImpossibleArgument, match=said):
-            replace(RULES, **wrong)  # type: ignore[arg-type]
+            replace(RULES, **wrong)
     menu = replace(MENU, prior=MenuPrior.UNIFORM)
     assert planned(menu, [1.0] * 3).status is PlanStatus.PLANNED
