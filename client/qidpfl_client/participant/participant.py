@@ -29,7 +29,7 @@ from ..journal.journal import Entry, SeenOffer, round_entry
 from .bidding import DeclineCode, NoBid, decide
 from .session import ClientContext, TaskSession
 from .slots import MonotonicClock, next_slot, slot_s
-from .verification import check_offer, check_payment, check_terms
+from .verification import check_offer, check_promise, check_result, check_terms
 from .waiting import EnrolmentWatch
 
 # While a task waits for clients, the client asks this often how many there are.
@@ -234,6 +234,10 @@ class TaskParticipant:
         request = Declaration(rho=entry.rho) if entry.rho > 0 else Join(join=True)
         try:
             receipt = self._api.answer(offer.round_number, request)
+            check_promise(receipt=receipt, offer=offer, spec=self._spec, rho=entry.rho)
+        except UntrustedCoordinator:
+            self._journal.free(self._api.task_id, entry.release)
+            raise
         except (RoundClosed, Conflict, Refused) as error:
             self._journal.free(self._api.task_id, entry.release)
             self._report(f"round {offer.round_number}: {error}")
@@ -385,15 +389,7 @@ class TaskParticipant:
         payment = 0 if part is None else part.payment_micro
         accepted = part is not None and part.accepted
         announced = self._journal.offer(self._api.task_id, round_number)
-        escrow = 0 if part is None else part.escrow_micro or 0
-        check_payment(
-            round_number=round_number,
-            payment_micro=payment,
-            announced=announced,
-            spec=self._spec,
-            earned_micro=payment + escrow if accepted else None,
-            rho=entry.rho,
-        )
+        check_result(result=result, announced=announced, spec=self._spec, rho=entry.rho)
         self._journal.pay(self._api.task_id, release_of(round_number), payment, accepted=accepted)
         spent = self._context.account(self._spec).spent_rho
         accuracy = "" if result.accuracy is None else f"; accuracy {result.accuracy:.1%}"

@@ -153,8 +153,7 @@ class Profile(Message):
     size: PositiveCount = Field(description="number of records; public")
     privacy_value: PrivacyValue | None = Field(
         default=None,
-        description="value of one unit of budget to the client (ν), within `bounds` of the spec; null: the client"
-        " reports none, which only market `menu` allows",
+        description="value of one unit of budget (ν), within `bounds` of the spec; null: only in market `menu`",
     )
     histogram_rho: Rho | None = Field(
         default=None, description="null: the histogram is exact, an unprotected release, or there is none"
@@ -238,8 +237,8 @@ class RoundOffer(SignedMessage):
     reward_micro: Micro
     total: float = Field(
         ge=0,
-        description="S. Contest: the sum of all budgets at the equilibrium; best answer S − φ·ν·S²/R. Auction: what the"
-        " reward buys at the price θ, R/(φ·θ). Menu: the sum of all bases without caps",
+        description="S: the sum of all budgets at the equilibrium, best answer S − φ·ν·S²/R; in an auction R/(φ·θ) for"
+        " the price θ; in a menu the sum of all bases without caps",
     )
     standing: Choice[Standing] = Field(description="`invited`, or the reason why not")
     model_version: ModelVersion
@@ -249,9 +248,7 @@ class RoundOffer(SignedMessage):
     dimension: PositiveCount
     rho_max: Rho = Field(description="the largest budget that this client may declare in this round")
     base_rho: Rho | None = Field(
-        default=None,
-        exclude_if=is_absent,
-        description="market menu: the base e of the payments that this client may choose from",
+        default=None, exclude_if=is_absent, description="market menu: the base e of the payments of this client"
     )
     noise: bool
     declare_by: Moment
@@ -269,6 +266,11 @@ class BudgetReceipt(SignedMessage):
     client_id: Name | None = Field(default=None, description="null from coordinators that sign nothing")
     state: Literal["declared", "declined", "joined"]
     rho: SpentRho | None = Field(default=None, description="the declared budget, also after it was withdrawn")
+    payment_micro: Micro | None = Field(
+        default=None,
+        exclude_if=is_absent,
+        description="markets auction and menu: what the update of this budget earns if it counts, with its escrow",
+    )
     recorded_at: Moment
 
 
