@@ -5,6 +5,7 @@ that was kept outside the store finds that too.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 
 from qidpfl_shared.protocol.chain import STORE_CHAIN, BrokenChain, ChainEntry, checked
 from qidpfl_shared.protocol.signatures import (
@@ -60,13 +61,14 @@ class ChainAuditor:
         wanted = {head.chain.sequence: head for head in self._kept if head.chain and head.chain.task_id == task_id}
         last: ChainEntry | None = None
         try:
-            for last in checked(tx.chain.entries(task_id)):
-                known.add(last)
-                if (kept := wanted.pop(last.sequence, None)) is not None and kept.chain is not None:
-                    same = last.head == kept.chain.head
-                    self._report.require(
-                        same, f"{place}: entry {last.sequence} of the chain has another head than kept"
-                    )
+            with closing(tx.chain.entries(task_id)) as entries:
+                for last in checked(entries):
+                    known.add(last)
+                    if (kept := wanted.pop(last.sequence, None)) is not None and kept.chain is not None:
+                        same = last.head == kept.chain.head
+                        self._report.require(
+                            same, f"{place}: entry {last.sequence} of the chain has another head than kept"
+                        )
         except BrokenChain as error:
             self._report.require(False, f"{place}: the chain is broken: {error}")
             return

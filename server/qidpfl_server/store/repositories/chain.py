@@ -1,6 +1,6 @@
 """The chain of each task: collects the rows that a transaction writes, and appends one entry for each of them."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, select, text
@@ -192,13 +192,14 @@ class ChainRows:
                     )
         return found
 
-    def entries(self, task_id: str) -> Iterator[ChainEntry]:
-        """All entries of a chain in their order, read in parts."""
+    def entries(self, task_id: str) -> Generator[ChainEntry]:
+        """All entries of a chain in their order, read in parts. A caller that stops early closes it."""
         query = select(chain).where(chain.c.task_id == task_id).order_by(chain.c.sequence)
-        for row in self._connection.execute(query, execution_options={"yield_per": 1000}):
-            yield ChainEntry(
-                sequence=row.sequence, kind=row.kind, subject=row.subject, content=row.content, head=row.head
-            )
+        with self._connection.execute(query, execution_options={"yield_per": 1000}) as rows:
+            for row in rows:
+                yield ChainEntry(
+                    sequence=row.sequence, kind=row.kind, subject=row.subject, content=row.content, head=row.head
+                )
 
     def lock(self, task_id: str) -> Head:
         """The head of a chain, locked until the end of the transaction."""
