@@ -3,12 +3,15 @@
 import base64
 import hashlib
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from qidpfl_shared.core.aggregation import ServerState, server_step
 from qidpfl_shared.core.equilibrium import best_response, equilibrium
+from qidpfl_shared.core.markets.design import MarketKind, Terms
+from qidpfl_shared.core.markets.menu import MenuPrior
 from qidpfl_shared.core.money import from_micro, split_reward
 from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
 from qidpfl_shared.core.privacy.histogram import clean_histogram, histogram_noise_std
@@ -82,6 +85,47 @@ def best_answer() -> list[Case]:
         {"reward_micro": 30_000_000, "total": 0.5, "privacy_value": 0.7},
     ]
     return [_case(given, {"rho": _best(given)}) for given in (usual | change for change in changes)]
+
+
+def markets() -> list[Case]:
+    """The terms of an auction or a menu, the task and the privacy value; the answer, its payment, or a refusal."""
+    bounds = {"privacy_value_min": 0.9, "privacy_value_max": 1.2, "privacy_weight": 30.0, "privacy_value": 1.0}
+    auction: Case = {"market": "auction", "prior": None, "reward_micro": 9_999_999, "rho_max": 0.1, "base_rho": None}
+    auction |= {"total": 9.999999 / (30.0 * 1.04), **bounds}
+    menu: Case = {"market": "menu", "prior": None, "reward_micro": 10_000_000, "rho_max": 0.11, "base_rho": 0.1}
+    menu |= {"total": 0.24, **bounds}
+    uniform: Case = menu | {"prior": "uniform", "total": 0.22, "rho_max": 0.12}
+    changes: list[Case] = [
+        auction,
+        auction | {"rho_max": auction["total"] / 3},
+        auction | {"privacy_value": 1.04},
+        auction | {"privacy_value": 1.05},
+        auction | {"total": 0.25},
+        *(menu | {"privacy_value": value} for value in (0.9, 1.0, 1.1, 1.2)),
+        menu | {"rho_max": 0.2},
+        menu | {"total": 0.3},
+        *(uniform | {"privacy_value": value} for value in (0.95, 1.0, 1.2)),
+    ]
+    return [_case(given, _sale(given)) for given in changes]
+
+
+def _sale(given: Case) -> Case:
+    rules = preset("digits").round_rules()
+    design = replace(
+        rules,
+        market=MarketKind(given["market"]),
+        prior=given["prior"] and MenuPrior(given["prior"]),
+        privacy_weight=given["privacy_weight"],
+        value_min=given["privacy_value_min"],
+        value_max=given["privacy_value_max"],
+    ).design
+    terms = Terms(
+        reward_micro=given["reward_micro"], total=given["total"], limit=given["rho_max"], base=given["base_rho"]
+    )
+    if design.refusal(terms, privacy_value=given["privacy_value"]) is not None:
+        return {"refused": True}
+    rho = design.answer(terms, privacy_value=given["privacy_value"], cap=math.inf).rho
+    return {"refused": False, "rho": rho, "payment_micro": design.payment(terms, rho)}
 
 
 def _best(given: Case) -> float | None:
@@ -318,6 +362,7 @@ def chain() -> list[Case]:
 FILES = {
     "label-distance": label_distance,
     "best-answer": best_answer,
+    "markets": markets,
     "noise": noise_std,
     "histogram": histogram,
     "clipping": clipping,

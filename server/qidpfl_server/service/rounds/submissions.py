@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TypeVar
 
+from qidpfl_shared.core.markets.design import Terms
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.mechanisms import Mechanism
 from qidpfl_shared.core.reward import RewardPolicy
@@ -197,7 +198,7 @@ class BudgetBatch(_Batch):
         wanted = _budget_of(self._task.spec, answer)
         known = self._current_answer(client.client_id)
         if known is not None and _same_answer(known, wanted):
-            return _budget_receipt(self._round_number, known)
+            return self._receipt_of(known)
         round_ = self._open_round()
         wanted = replace(wanted, attempt=round_.attempt)
         self._require_invited(client.client_id)
@@ -209,7 +210,26 @@ class BudgetBatch(_Batch):
             self._require_affordable(client, wanted.rho)
         self._new[client.client_id] = wanted
         self._snapshot.add_budget(wanted)
-        return _budget_receipt(self._round_number, wanted)
+        return self._receipt_of(wanted)
+
+    def _receipt_of(self, budget: Budget) -> BudgetReceipt:
+        return BudgetReceipt(
+            round_number=self._round_number,
+            client_id=budget.client_id,
+            state=budget.state.value,
+            rho=budget.rho if budget.rho > 0 else None,
+            payment_micro=self._promise(budget),
+            recorded_at=as_datetime(budget.recorded_at),
+        )
+
+    def _promise(self, budget: Budget) -> int | None:
+        """What a declared budget earns, where the market fixes it."""
+        round_ = self._snapshot.round_
+        if round_ is None or budget.state is not BudgetState.DECLARED:
+            return None
+        base = self._snapshot.invitations[budget.client_id].expected_rho
+        terms = Terms(reward_micro=round_.reward_micro, total=round_.total, limit=math.inf, base=base)
+        return self._rules.design.payment(terms, budget.rho)
 
     def _current_answer(self, client_id: str) -> Budget | None:
         """The answer of a client, unless it declined an earlier attempt and may answer this one."""
@@ -242,7 +262,7 @@ class BudgetBatch(_Batch):
 
     def _require_affordable(self, client: Client, rho: float) -> None:
         smallest = self._task.spec.bounds.rho_min
-        largest = self._rules.cap(participant(client, self._snapshot.accounts[client.client_id]))
+        largest = self._rules.cap(participant(self._task.spec, client, self._snapshot.accounts[client.client_id]))
         limit = self._snapshot.invitations[client.client_id].rho_limit
         largest = largest if limit is None else min(largest, limit)
         if not smallest * (1 - _TOLERANCE) <= rho <= largest * (1 + _TOLERANCE):
@@ -343,16 +363,6 @@ def _same_answer(known: Budget, wanted: Budget) -> bool:
     if known.state is not wanted.state:
         return False
     return known.state is BudgetState.DECLINED or known.rho == wanted.rho
-
-
-def _budget_receipt(round_number: int, budget: Budget) -> BudgetReceipt:
-    return BudgetReceipt(
-        round_number=round_number,
-        client_id=budget.client_id,
-        state=budget.state.value,
-        rho=budget.rho if budget.rho > 0 else None,
-        recorded_at=as_datetime(budget.recorded_at),
-    )
 
 
 def _update_receipt(round_number: int, update: Update) -> UpdateReceipt:
