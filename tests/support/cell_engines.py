@@ -1,9 +1,12 @@
 """Runs of the experiments on engines, and their worker processes."""
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +20,9 @@ class EngineRun:
 
     def __init__(self, python: Path, out: Path, *arguments: str, method: str = "fedavg") -> None:
         self.out = out
-        self.temporary = out.with_name(f"{out.name}-tmp")
-        self.temporary.mkdir(exist_ok=True)
+        # Short: Ray has its sockets there, whose names are limited.
+        self.temporary = Path(tempfile.mkdtemp(prefix="cells-", dir="/tmp"))
+        weakref.finalize(self, shutil.rmtree, self.temporary, ignore_errors=True)
         self._log = out.with_name(f"{out.name}.log")
         command = [str(python), "-m", "qidpfl_experiments", "run", *ONE_CELL, "--methods", method]
         with self._log.open("w") as log:

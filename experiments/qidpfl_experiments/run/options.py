@@ -91,8 +91,8 @@ On = Annotated[
 Address = Annotated[
     str | None,
     typer.Option(
-        help="of Ray: host:port, ray://host:port, auto, or local  [default: RAY_ADDRESS, or a new cluster on this"
-        " machine]; with Slurm only local: processes on this machine instead of jobs",
+        help="of Ray: host:port, auto, or local  [default: RAY_ADDRESS, or a new cluster on this machine]; with Slurm"
+        " only local: processes on this machine instead of jobs",
     ),
 ]
 Cpus = Annotated[int | None, typer.Option(min=1, max=10_000, help="cores of a cell on a cluster  [default: 1]")]

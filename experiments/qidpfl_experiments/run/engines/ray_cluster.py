@@ -1,7 +1,9 @@
 """Ray: each cell is a task on a cluster, or on a cluster of this machine that lives as long as the run."""
 
 import os
+import re
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from .remote import ClusterJob, JobFailed, WorkerLost
 
 LOCAL = "local"
 _ASK_S = 0.1
+_CONNECT_S = 10.0
 
 
 class RayCluster:
@@ -33,9 +36,11 @@ class RayCluster:
         own = {"include_dashboard": False} if where == LOCAL else {}
         handler = signal.getsignal(signal.SIGTERM)
         try:
+            _check_address(where)
             ray.init(address=where, log_to_driver=False, logging_level="ERROR", **own)
         except Exception as error:
             # Ray has no common class for a wrong address, a cluster that is away and one of another version.
+            signal.signal(signal.SIGTERM, handler)
             raise EngineUnavailable(f"Ray at {where} cannot be used: {error}") from error
         # Ray ends the process at SIGTERM; here a run is stopped in order.
         signal.signal(signal.SIGTERM, handler)
@@ -69,6 +74,13 @@ class RayCluster:
             return _RayTask(self._ray, self._function.options(name=name, **self._options).remote(text))
         except self._ray.exceptions.RayError as error:
             raise JobFailed(f"{name} cannot be submitted: {error}") from error
+
+
+def _check_address(where: str) -> None:
+    """Raise `OSError` if nothing listens there: Ray would try for many minutes."""
+    found = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:([0-9]+)", where)
+    if found is not None:
+        socket.create_connection((found[1], int(found[2])), timeout=_CONNECT_S).close()
 
 
 class _RayTask:

@@ -4,11 +4,13 @@ import getpass
 import hashlib
 import logging
 import math
+import os
 import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ from .remote import ClusterJob, JobFailed, WorkerLost
 
 # submitit asks a job for its checkpoint this long before the end of its time. A cell ends by its own limit before that.
 _MARGIN_MIN = 5
+_CANCEL_S = 10.0
 # Its cache of the states of all jobs is not made for threads.
 _ASKING = threading.Lock()
+_STARTING = threading.Lock()
 
 
 class SlurmCluster:
@@ -70,11 +74,28 @@ class SlurmCluster:
         try:
             executor = self._executor(folder=folder)
             executor.update_parameters(**self._parameters)
-            submitted = executor.submit(run_encoded, text)
+            with _errors_to(folder / "controller.log") if self._here else nullcontext():
+                submitted = executor.submit(run_encoded, text)
         except Exception as error:
             # submitit has no common class for what sbatch and the disk may answer.
             raise JobFailed(f"{name} cannot be submitted: {error}") from error
         return _LocalProcess(submitted) if self._here else _SlurmJob(submitted, self._look_again_s)
+
+
+@contextmanager
+def _errors_to(file: Path) -> Iterator[None]:
+    """Give the processes that start in this block a file as their standard error.
+
+    The process that controls a worker inherits it, and ends with a traceback when it is interrupted.
+    """
+    with _STARTING, file.open("a") as log:
+        kept = os.dup(2)
+        try:
+            os.dup2(log.fileno(), 2)
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 class _LocalProcess:
@@ -94,7 +115,11 @@ class _LocalProcess:
         return _result(self._job)
 
     def cancel(self) -> None:
+        """Interrupt the process, and wait until it has ended its worker."""
         self._job.cancel()
+        deadline = time.monotonic() + _CANCEL_S
+        while not self._job.done() and time.monotonic() < deadline:
+            time.sleep(0.1)
 
 
 class _SlurmJob:
