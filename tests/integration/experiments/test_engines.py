@@ -203,6 +203,8 @@ def test_an_interrupted_run_on_ray_leaves_no_process(ray: Path, tmp_path: Path) 
     assert run.said.splitlines()[-1] == "qidpfl-experiments: stopped; run the same command again to continue"
     run.wait_until_alone()
     assert not ray_workers(CELL) and not (run.out / "cells").exists()
+    # The worker had the time to remove what it had written.
+    assert list(run.temporary.glob("qidpfl-cell-*")) == []
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from .remote import ClusterJob, JobFailed, WorkerLost
 LOCAL = "local"
 _ASK_S = 0.1
 _CONNECT_S = 10.0
+_CANCEL_S = 20.0
 
 
 class RayCluster:
@@ -103,5 +104,8 @@ class _RayTask:
         return returned
 
     def cancel(self) -> None:
-        # A worker that is only interrupted ends when its system call does.
-        self._ray.cancel(self._reference, force=True)
+        """Interrupt the worker, which then stops its services; kill it if it does not answer."""
+        self._ray.cancel(self._reference)
+        ended, _ = self._ray.wait([self._reference], timeout=_CANCEL_S)
+        if not ended:
+            self._ray.cancel(self._reference, force=True)
