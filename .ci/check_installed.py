@@ -13,7 +13,7 @@ expected, *names = sys.argv[1:]
 # Alembic runs its environment and its versions itself; __main__ runs a command.
 NOT_IMPORTED = (".migrations.", ".__main__")
 # Packages of extras: a module that needs one may be left out, because the release is tested without the extras.
-OF_EXTRAS = {"mlflow", "opentelemetry", "pandas", "polars", "pyarrow", "ray", "submitit", "tensorboardX"}
+OF_EXTRAS = {"mlflow", "opentelemetry", "pandas", "polars", "pyarrow", "tensorboardX"}
 
 
 def importable(module: str) -> bool:

@@ -60,7 +60,8 @@ def running(
         if runner.failures:
             progress.say(f"the logs of failed cells are in {folder.work}")
         elif not asked.keep_work:
-            shutil.rmtree(folder.work)
+            # On a shared disk a node may still write the last lines of a log.
+            shutil.rmtree(folder.work, ignore_errors=True)
 
 
 def _what(asked: Request) -> str:

@@ -16,6 +16,7 @@ from support.ray_environment import NoRay, ray_python
 pytestmark = pytest.mark.live
 
 HERE = Path(sys.executable)
+OWN = Path(__file__).parents[3] / "examples" / "own_rules.py"
 LOCAL_SLURM = ("--on", "slurm", "--address", "local")
 
 
@@ -88,6 +89,20 @@ def test_the_command_of_a_cell_gives_the_result_of_its_job(survived: EngineRun, 
 
 
 @pytest.mark.long
+def test_the_command_of_a_cell_that_fails_says_why_and_shows_the_logs(survived: EngineRun, tmp_path: Path) -> None:
+    job = json.loads((survived.out / "work" / CELL / "cell.json").read_text())
+    file, out = tmp_path / "cell.json", tmp_path / "result.json"
+    file.write_text(json.dumps(job | {"device": "cuda:99"}))
+    said = experiments("cell", str(file), "--out", str(out), status=1)
+    assert f"--- {CELL}.log" in said and "--- coordinator.log" in said
+    assert said.splitlines()[-1].startswith(f"qidpfl-experiments: {file}: the fleet of {CELL} ended with 1: ")
+    assert json.loads(out.read_text())["cell"]["state"] == "failed"
+    file.write_text("[]")
+    damaged = experiments("cell", str(file), "--out", str(out), status=1)
+    assert damaged.startswith(f"qidpfl-experiments: {file} is damaged: ") and damaged.count("\n") == 1
+
+
+@pytest.mark.long
 def test_a_cell_whose_workers_are_all_killed_is_a_named_failure(submitit: None, tmp_path: Path) -> None:
     run = EngineRun(HERE, tmp_path / "out", *LOCAL_SLURM)
     for attempt in (1, 2, 3):
@@ -101,6 +116,18 @@ def test_a_cell_whose_workers_are_all_killed_is_a_named_failure(submitit: None, 
     run.wait_until_alone()
     again = EngineRun(HERE, tmp_path / "out", *LOCAL_SLURM)
     assert again.ended() == 0 and f"[1/1] {CELL}: accuracy 0." in again.said
+
+
+@pytest.mark.long
+def test_calibrations_and_custom_methods_run_as_jobs(submitit: None, tmp_path: Path) -> None:
+    run = EngineRun(HERE, tmp_path / "out", *LOCAL_SLURM, "--own", str(OWN))
+    assert run.ended() == 0, run.said
+    # Four rewards of the calibration, then the two methods.
+    assert "checks of 6 coordinators, each on its node, 0 violated" in run.said
+    assert {(row.method, row.state) for row in read_tables(run.out).cells} == {
+        ("fedavg", "finished"),
+        (OWN.stem, "finished"),
+    }
 
 
 @pytest.mark.long
