@@ -11,7 +11,16 @@ from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.privacy.account import ReleaseRefused
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.ledger import SpendState
-from qidpfl_shared.protocol.messages import Announcement, Declaration, Decline, Join, RoundOffer, RoundState, TaskState
+from qidpfl_shared.protocol.messages import (
+    Announcement,
+    Declaration,
+    Decline,
+    Join,
+    RoundOffer,
+    RoundResult,
+    RoundState,
+    TaskState,
+)
 from qidpfl_shared.protocol.releases import release_of, round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec
 from qidpfl_shared.protocol.wire import Vector32, digest_of, encode
@@ -366,16 +375,30 @@ class TaskParticipant:
             if entry.state is SpendState.RESERVED:
                 self._journal.free(self._api.task_id, entry.release)
             elif entry.state is SpendState.SPENT and not entry.acknowledged:
-                # The receipt was lost: send again to learn whether the coordinator has the bytes.
-                if self._send_again(number, last_chance=is_final):
-                    self._read_payment(number, news)
+                self._find_receipt(number, news, is_final=is_final)
             elif entry.state is SpendState.SPENT and entry.payment_micro is None:
                 self._read_payment(number, news)
 
-    def _read_payment(self, round_number: int, news: Announcement) -> None:
+    def _find_receipt(self, round_number: int, news: Announcement, *, is_final: bool) -> None:
+        """Get the receipt of bytes that were about to leave, or left, before their round closed.
+
+        The bytes are sent again only if the coordinator has them already, or if the round is open. Otherwise they may
+        never have left this machine, and a late update is a release without payment. The budget stays charged.
+        """
+        result = self._result(round_number, news)
+        if result.state is not RoundState.OPEN and (result.own is None or not result.own.delivered):
+            self._report(f"round {round_number}: closed without the update; its budget stays charged")
+            if is_final:
+                self._journal.mark_unpaid(self._api.task_id, release_of(round_number))
+        elif self._send_again(round_number, last_chance=is_final):
+            self._read_payment(round_number, news)
+
+    def _result(self, round_number: int, news: Announcement) -> RoundResult:
         result = news.last_result
-        if result is None or result.round_number != round_number:
-            result = self._api.round(round_number)
+        return result if result is not None and result.round_number == round_number else self._api.round(round_number)
+
+    def _read_payment(self, round_number: int, news: Announcement) -> None:
+        result = self._result(round_number, news)
         if result.state is RoundState.OPEN:
             return
         self._receipts.keep(result, round_number=round_number)
