@@ -10,6 +10,7 @@ from typing import Protocol
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.privacy.account import ReleaseRefused
 from qidpfl_shared.failpoints import failpoint
+from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.ledger import SpendState
 from qidpfl_shared.protocol.messages import (
     Announcement,
@@ -242,12 +243,23 @@ class TaskParticipant:
         try:
             receipt = self._api.answer(offer.round_number, request)
         except (RoundClosed, Conflict, Refused) as error:
+            if error.code == ErrorCode.BUDGET_DECLARED:
+                self._refuse_budget_of_others(offer.round_number)
             self._journal.free(self._api.task_id, entry.release)
             self._report(f"round {offer.round_number}: {error}")
             return False
         failpoint("client.declared")
         self._receipts.keep(receipt, round_number=offer.round_number)
         return True
+
+    def _refuse_budget_of_others(self, round_number: int) -> None:
+        """Stop if the coordinator has another budget of this client than a decline: another copy of it takes part."""
+        release = release_of(round_number)
+        if any(one.release == release and one.state is not SpendState.FREED for one in self._api.ledger().entries):
+            raise UntrustedCoordinator(
+                f"the coordinator has another budget of this client for round {round_number} than its journal: another"
+                " copy of the journal takes part, or this one is an older copy; the budget stays charged"
+            )
 
     def _deliver(self, offer: RoundOffer, entry: Entry) -> None:
         if not self._delivery.delivers(offer.round_number):

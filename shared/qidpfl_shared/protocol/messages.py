@@ -187,7 +187,7 @@ class SelectionVerdict(Message):
 
     selected: bool | None = Field(
         default=None,
-        description="null before the selection, and if it failed: too few clients passed, so nobody is selected and the"
+        description="null before the selection, and if it failed: too few clients passed, so none is selected, and the"
         " task has failed with `too_few_clients`",
     )
     label_distance: LabelDistance | None = None

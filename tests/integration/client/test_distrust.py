@@ -195,3 +195,24 @@ def test_a_coordinator_that_refuses_the_client_is_reported_in_one_line(journal: 
             run_until_finished(stranger, patience_s=1, first_contact_s=1)
     assert "\n" not in str(caught.value) and hostile.enrolled == 0
     assert not journal.exists()
+
+
+def other_answer(state: str) -> HostileCoordinator:
+    """A coordinator that has another answer of this client to round 1 than the client sends."""
+    problem = {"type": "urn:qidpfl:problem:budget_declared", "title": "Another answer is already stored"}
+    problem |= {"status": 409, "code": "budget_declared"}
+    entry = {"release": "round/1", "mechanism": "gradient_once", "state": state, "rho": 0.06, "proven_rho": 0.06}
+    return HostileCoordinator(instead={("PUT", "budget"): (409, problem)}, ledger=[entry], polls=290)
+
+
+def test_a_budget_that_another_copy_of_the_journal_has_declared_stops_the_client(journal: Path) -> None:
+    with serving(other_answer("reserved")) as hostile:
+        message, ledger = refusal_of(hostile, journal)
+    assert "another budget of this client for round 1" in message and hostile.received == []
+    assert [entry.state for entry in ledger.entries] == [SpendState.SPENT, SpendState.RESERVED]
+
+
+def test_a_budget_after_a_withdrawn_one_is_free_again(journal: Path) -> None:
+    with serving(other_answer("freed")) as hostile:
+        ledger = take_part_in(hostile, journal)
+    assert hostile.received == [] and [entry.state for entry in ledger.entries] == [SpendState.SPENT, SpendState.FREED]
