@@ -4,8 +4,7 @@ The participant writes every step to the journal before the next one begins. Kil
 journal: it sends the same noised bytes again, and never makes a second release.
 """
 
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.privacy.account import ReleaseRefused
@@ -37,6 +36,7 @@ from ..errors import (
 )
 from ..journal.journal import Entry, SeenOffer, round_entry
 from .bidding import DeclineCode, NoBid, decide
+from .delivery import IMMEDIATE_DELIVERY, DeliveryPolicy
 from .session import ClientContext, TaskSession
 from .slots import MonotonicClock, next_slot, slot_s
 from .verification import check_offer, check_payment
@@ -52,38 +52,6 @@ class RetryLater(Exception):
     def __init__(self, seconds: float) -> None:
         super().__init__(f"{seconds:.3g} s")
         self.seconds = seconds
-
-
-class DeliveryPolicy(Protocol):
-    """Whether and when a participant delivers what it declared. Testbeds use it for slow clients and drop-outs.
-
-    A participant that is not `silent` withdraws its budget when it drops out, so that the round does not wait for it.
-    """
-
-    @property
-    def silent(self) -> bool: ...
-
-    def delivers(self, round_number: int) -> bool:
-        """Whether the participant delivers in this round."""
-
-    def delay_s(self, round_number: int) -> float:
-        """How long the participant waits before it trains."""
-
-
-@dataclass(frozen=True)
-class ImmediateDelivery:
-    """Delivers every declared update as soon as it is ready."""
-
-    silent: bool = False
-
-    def delivers(self, round_number: int) -> bool:
-        return True
-
-    def delay_s(self, round_number: int) -> float:
-        return 0.0
-
-
-IMMEDIATE_DELIVERY = ImmediateDelivery()
 
 
 class TaskParticipant:
