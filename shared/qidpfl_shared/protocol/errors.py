@@ -121,7 +121,8 @@ _ADVICE = {
     "code_used": "asks the operator for another code",
     "ordinal_taken": "asks for another ordinal, or for none",
     "profile_frozen": _STOP,
-    "budget_declared": _STOP,
+    "budget_declared": "treats its new budget as free if it has declined or withdrawn in this round; else it stops, and"
+    " the budget stays charged",
     "update_exists": _STOP,
     "update_replayed": _STOP,
     "profile_missing": "waits until enough clients have stored their profile",
