@@ -63,7 +63,6 @@ class DocumentedApp(FastAPI):
                 if isinstance(route, APIRoute) and route.include_in_schema:
                     for method in route.methods or ():
                         _complete(route, document["paths"][route.path_format][method.lower()])
-            document["externalDocs"] = {"description": "The guides, also as Markdown", "url": "/guide"}
             components = document["components"]
             components["securitySchemes"] = SCHEMES
             components["examples"] = _shared_examples(document["paths"])
