@@ -165,7 +165,9 @@ class Profile(Message):
     )
     rho_cap: Rho | None = Field(default=None, description="largest budget in one round")
     lifetime_rho: Rho | None = Field(
-        default=None, description="largest budget of the histogram and all rounds together"
+        default=None,
+        description="largest budget of the histogram and all rounds of this task together; null: the client does not"
+        " say it",
     )
 
     @model_validator(mode="after")
