@@ -65,6 +65,8 @@ class RoundState(StrEnum):
     VOID = "void"
 
 
+_REASON = "why it ended: a code, or a code, a colon and a text, like `too_few_clients: too few pass the selection`"
+
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 
@@ -75,7 +77,7 @@ class TaskSummary(Message):
     name: Name
     preset: Name | None
     state: Choice[TaskState]
-    reason: Text | None = Field(default=None, description="why it ended")
+    reason: Text | None = Field(default=None, description=_REASON)
     settled_rounds: Count
     horizon: PositiveCount
     clients: Count
@@ -127,7 +129,11 @@ class EnrolRequest(Message):
     enrolment_key: Secret = Field(
         repr=False, description="a random text of the client, which makes the request idempotent"
     )
-    ordinal: Ordinal | None = Field(default=None, description="the data shard that a testbed client wants")
+    ordinal: Ordinal | None = Field(
+        default=None,
+        description="the place that the client wants, and the shard of that number if the task has a partition; null:"
+        " the lowest free place",
+    )
 
 
 class EnrolAnswer(SignedMessage):
@@ -160,7 +166,9 @@ class Profile(Message):
     )
     rho_cap: Rho | None = Field(default=None, description="largest budget in one round")
     lifetime_rho: Rho | None = Field(
-        default=None, description="largest budget of the histogram and all rounds together"
+        default=None,
+        description="largest budget of the histogram and all rounds of this task together; null: the client does not"
+        " say it",
     )
 
     @model_validator(mode="after")
@@ -180,7 +188,11 @@ class SelectionVerdict(Message):
     A client that sent no histogram has no label distance.
     """
 
-    selected: bool | None = None
+    selected: bool | None = Field(
+        default=None,
+        description="null before the selection, and if it failed: too few clients passed, so none is selected, and the"
+        " task has failed with `too_few_clients`",
+    )
     label_distance: LabelDistance | None = None
     distance_threshold: LabelDistance | None = Field(default=None, description="null if the rule has no threshold")
     filled_up: bool = Field(default=False, description="selected only to reach the minimum")
@@ -355,7 +367,11 @@ class RoundResult(SignedMessage):
     accuracy: float | None = Field(default=None, ge=0, le=1, description="null if the model is not evaluated (yet)")
     loss: float | None = None
     timing: RoundTiming | None = Field(default=None, description="null for old rounds without a measurement")
-    own: ClientResult | None = None
+    own: ClientResult | None = Field(
+        default=None,
+        description="the part of the client that asks; null while the round is open, also for one that has answered,"
+        " and if the round was planned without it",
+    )
     clients: Tuple[ClientResult] | None = None
 
 
@@ -363,7 +379,7 @@ class Announcement(Message):
     """The answer to a long poll: the open round if there is one, and the state of the task."""
 
     task_state: Choice[TaskState]
-    reason: Text | None = None
+    reason: Text | None = Field(default=None, description=_REASON)
     round: RoundOffer | None = None
     last_result: RoundResult | None = Field(
         default=None,

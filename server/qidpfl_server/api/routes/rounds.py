@@ -133,6 +133,7 @@ async def _announced(context: Context, task_id: str) -> AnnouncementState:
         *_OWN,
         *JSON_BODY,
         ErrorCode.NOT_FOUND,
+        ErrorCode.TASK_ENDED,
         ErrorCode.NOT_INVITED,
         ErrorCode.BUDGET_DECLARED,
         ErrorCode.UPDATE_EXISTS,
@@ -167,6 +168,7 @@ async def put_budget(
     responses=responses(
         *_OWN,
         ErrorCode.NOT_FOUND,
+        ErrorCode.TASK_ENDED,
         ErrorCode.NOT_INVITED,
         ErrorCode.BUDGET_MISSING,
         ErrorCode.UPDATE_EXISTS,

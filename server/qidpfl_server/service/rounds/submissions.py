@@ -159,10 +159,15 @@ class _Batch:
 
     def _open_round(self) -> Round:
         round_ = self._snapshot.round_
+        task = self._task
+        if round_ is None and task.ended:
+            raise RequestRefused(ErrorCode.TASK_ENDED, f"the task is {task.state}: read its ledger")
         if round_ is None:
             raise RequestRefused(ErrorCode.NOT_FOUND, f"round {self._round_number} has not been announced")
-        if round_.state is not RoundState.OPEN or self._task.ended:
-            raise RequestRefused(ErrorCode.ROUND_CLOSED, f"round {self._round_number} is {round_.state}")
+        if round_.state is not RoundState.OPEN or task.ended:
+            # Also if the task has ended: a client keeps its bytes, because a task that failed may be resumed.
+            end = f", and the task is {task.state}" if task.ended else ""
+            raise RequestRefused(ErrorCode.ROUND_CLOSED, f"round {self._round_number} is {round_.state}{end}")
         return round_
 
     def _require_invited(self, client_id: str) -> None:
