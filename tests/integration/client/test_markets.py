@@ -28,10 +28,19 @@ BOUNDS = {"privacy_value_min": 0.9, "privacy_value_max": 1.2}
 ROUNDS, WEIGHT = 3, 30.0
 
 
-def play(coordinator: Coordinator, tmp_path: Path, game: dict[str, Any]) -> tuple[str, list[JournalLedger]]:
-    """The name of the task and the ledgers of its clients, in the order of `VALUES`."""
-    rounds = NO_TIMEOUTS | {"expected_clients": len(VALUES)}
-    task_id, code = coordinator.create_task(game={"horizon": ROUNDS} | game, bounds=BOUNDS, rounds=rounds)
+def play(
+    coordinator: Coordinator,
+    tmp_path: Path,
+    game: dict[str, Any],
+    *,
+    values: tuple[float, ...] = VALUES,
+    bounds: dict[str, float] = BOUNDS,
+) -> tuple[str, list[JournalLedger]]:
+    """The id of the task and the ledgers of its clients, in the order of the values by which they answer."""
+    rounds = NO_TIMEOUTS | {"expected_clients": len(values)}
+    task_id, code = coordinator.create_task(
+        f"task-{tmp_path.name}", game={"horizon": ROUNDS} | game, bounds=bounds, rounds=rounds
+    )
     ledgers: dict[int, JournalLedger] = {}
 
     def run(place: int, value: float) -> None:
@@ -40,12 +49,12 @@ def play(coordinator: Coordinator, tmp_path: Path, game: dict[str, Any]) -> tupl
             run_until_finished(enrolment(http, code, journal, owner=owner), patience_s=60, first_contact_s=10)
             ledgers[place] = read_ledger(journal)
 
-    threads = [threading.Thread(target=run, args=place) for place in enumerate(VALUES)]
+    threads = [threading.Thread(target=run, args=place) for place in enumerate(values)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(timeout=120)
-    return task_id, [ledgers[place] for place in range(len(VALUES))]
+    return task_id, [ledgers[place] for place in range(len(values))]
 
 
 def results(coordinator: Coordinator, task_id: str) -> list[dict[str, Any]]:
@@ -88,6 +97,36 @@ def test_a_menu_is_played_to_the_end_without_any_report(tmp_path: Path) -> None:
             assert len(set(sold)) == 4
     gains = [utility(ledger, value) for ledger, value in zip(ledgers, VALUES, strict=True)]
     assert gains[0] > gains[2] > gains[3] > gains[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("market", "liar", "factor", "gains"),
+    [
+        ("contest", 0, 0.8, True),
+        ("auction", 0, 0.8, False),
+        ("auction", 1, 0.8, False),
+        ("auction", 2, 1.2, False),
+        ("menu", 2, 0.8, False),
+        ("menu", 2, 1.2, False),
+    ],
+)
+def test_a_client_that_misreports_gains_in_the_contest_alone(
+    market: str, liar: int, factor: float, gains: bool, tmp_path: Path
+) -> None:
+    """Budgets and payments do not depend on the noise, so the comparison is exact."""
+    reports = tuple(value * (factor if place == liar else 1) for place, value in enumerate(VALUES))
+    game = {"market": market, "policy": "fixed", "fixed_reward_micro": 3_000_000}
+    utilities = []
+    with Coordinator(tmp_path / "state").start() as coordinator:
+        for name, values in (("true", VALUES), ("false", reports)):
+            folder = tmp_path / name
+            folder.mkdir()
+            bounds = {"privacy_value_min": 0.5, "privacy_value_max": 1.5}
+            _, ledgers = play(coordinator, folder, game, values=values, bounds=bounds)
+            utilities.append(utility(ledgers[liar], VALUES[liar]))
+        assert "0 violated" in coordinator.audit()
+    assert utilities[0] >= 0
+    assert (utilities[1] > 1.1 * utilities[0]) if gains else (utilities[1] <= utilities[0] + 1e-5)
 
 
 # --- a coordinator that breaks the rules of its market ----------------------------------------------------------------

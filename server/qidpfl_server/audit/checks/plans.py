@@ -72,6 +72,9 @@ class PlanAuditor:
             )
 
         recorded = from_micro(record.round_.reward_micro)
+        if self._rules.schedule is not None:
+            # The schedule multiplies what the policy returns.
+            recorded /= self._rules.schedule.multiple(record.round_.round_number)
         if self._custom_reward is not None:
             try:
                 return plan(self._custom_reward)

@@ -2,17 +2,22 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import update
 
+from qidpfl_server.audit import audit
 from qidpfl_server.errors import RequestRefused
+from qidpfl_server.plugins.rules import load_rules
+from qidpfl_server.service.enrolment import store_profile
 from qidpfl_server.store.schema import invitations, payments
 from qidpfl_shared.core.markets.design import Terms
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.errors import ErrorCode
-from qidpfl_shared.protocol.messages import TaskState
+from qidpfl_shared.protocol.messages import Profile, TaskState
 from support.use_cases import EVEN, ServedClient, ServedTask, UseCases
 
 VALUES = (0.96, 1.04, 1.0, 1.02)
@@ -159,6 +164,24 @@ def test_the_audit_finds_another_payment_and_another_offer(cases: UseCases, kind
     with changed(cases, invitations, expected_rho=invitations.c.expected_rho * 0.9):
         assert any("the invitation is not that of the plan" in said for said in cases.violations())
     assert cases.violations() == []
+
+
+def test_a_schedule_shapes_the_rewards_of_a_custom_policy_also_for_an_audit_without_it(
+    cases: UseCases, tmp_path: Path
+) -> None:
+    (tmp_path / "paying.py").write_text("def reward(question):\n    return 6.0\n")
+    rules = load_rules([tmp_path / "paying.py"])
+    game = {"policy": "own", "own_rules": "paying", "schedule": "given", "schedule_weights": [1.0, 3.0], "horizon": 2}
+    task = cases.task(rules=rules, game=game, rounds={"expected_clients": 3})
+    for _ in range(3):
+        client = task.stranger()
+        client.enrol()
+        profile = Profile(label_counts=EVEN, size=110, privacy_value=1.0, histogram_rho=0.1)
+        stored = partial(store_profile, client_id=client.client_id, profile=profile, now=cases.clock.now(), rules=rules)
+        cases.write(stored)
+    assert task.round().reward_micro == 3_000_000
+    assert not [said for said in audit(cases.store).violations if "the plan says" in said]
+    assert audit(cases.store, rules=rules).violations == []
 
 
 @contextmanager
