@@ -14,7 +14,7 @@ from rich.table import Table
 from qidpfl_shared.command_line import Stopped, output_width, show_version, stopped_by_signals
 from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
 
-from .methods import METHODS, custom_methods, methods_named
+from .methods import METHODS, QI_DPFL, custom_methods, methods_named
 from .report.about import about
 from .report.report import write_report
 from .results.calibration import Calibration
@@ -70,7 +70,11 @@ def run_command(
     custom = custom_methods(own or ())
     chosen = (*methods_named(names(methods)), *custom)
     digests = {method.name: method.rules_digest for method in custom}
-    with running(asked, rules=tuple(own or ()), own_rules=digests) as (folder, runner, grid):
+    rules = tuple(path for path, method in zip(own or (), custom, strict=True) if method.has_rules)
+    with running(asked, rules=rules, own_rules=digests) as (folder, runner, grid):
+        for method in (method for method in chosen if not grid.can_run(method)):
+            runner.progress.say(f"{method.name} is left out: the network of {asked.setup.dataset} has no image rows")
+        chosen = tuple(method for method in chosen if grid.can_run(method))
         calibrations: dict[str, Calibration] = {}
         if any(method.noise for method in chosen):
             calibrations = run_calibrations(runner, grid)
@@ -111,14 +115,20 @@ def calibrate_command(asked: options.Request) -> None:
 @app.command("tune")
 @guarded
 @asking
-def tune_command(asked: options.Request) -> None:
-    """Try the learning rates of the settings with QI-DPFL on validation records. The test set is not used."""
+def tune_command(
+    asked: options.Request,
+    methods: Annotated[str, typer.Option(help="names of methods, separated by commas (see list)")] = QI_DPFL.name,
+) -> None:
+    """Try the learning rates of the settings with methods on validation records. The test set is not used."""
+    tuned = methods_named(names(methods))
     with running(asked) as (folder, runner, grid):
-        rows = run_tuning(runner, grid)
+        rows = run_tuning(runner, grid, tuned)
         folder.write(tuning=rows)
-    table = Table("partition", "learning rate", "validation accuracy", box=None)
+    table = Table("method", "partition", "learning rate", "validation accuracy", box=None)
     for row in rows:
-        table.add_row(row.partition, f"{row.learning_rate:g}", "" if row.accuracy is None else f"{row.accuracy:.4f}")
+        table.add_row(
+            row.method, row.partition, f"{row.learning_rate:g}", "" if row.accuracy is None else f"{row.accuracy:.4f}"
+        )
     Console(width=output_width()).print(table)
     _report(asked.out)
     if any(row.failure for row in rows):

@@ -34,6 +34,8 @@ class Cell:
     clients: int
     privacy_value: str
     unsafe_seed: int | None = None
+    # With a seed, the noise depends on both: other draws are repeats with other noise.
+    draw: int = 0
     variation: str = ""
     rules_digest: str = ""
 

@@ -119,7 +119,8 @@ class ClientRow(Key):
 class CalibrationRow:
     """One run of a calibration: the total budget of a round at this reward, and the validation accuracy.
 
-    If the run failed, both are empty and `failure` is the reason.
+    The runs with one reward differ in their `draw` of the noise. If the run failed, both are empty and `failure` is the
+    reason.
     """
 
     dataset: str
@@ -130,13 +131,15 @@ class CalibrationRow:
     total: float | None
     accuracy: float | None
     failure: str = ""
+    draw: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitRow:
     """The accuracy curve of a calibration with its range of validity, and the admissible rewards.
 
-    The constants are empty if the runs determine no curve, the rewards if no reward is admissible.
+    The constants are empty if the runs determine no curve, the rewards if no reward is admissible. `target_gap` and
+    `target_max_gap` say how far below the ceiling the targets lie; tables of earlier versions do not have them.
     """
 
     dataset: str
@@ -153,17 +156,20 @@ class FitRow:
     range_status: str
     reward_min: float | None
     reward_max: float | None
+    target_gap: float | None = None
+    target_max_gap: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuningRow:
-    """One run of a learning-rate search: the validation accuracy of QI-DPFL, or the reason why there is none."""
+    """One run of a learning-rate search: the validation accuracy of a method, or the reason why there is none."""
 
     dataset: str
     partition: str
     learning_rate: float
     accuracy: float | None
     failure: str = ""
+    method: str = "qi-dpfl"
 
 
 Row = TypeVar("Row", CellRow, RoundRow, ClientRow, CalibrationRow, FitRow, TuningRow)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from qidpfl_experiments.methods import BY_NAME, METHODS, QI_DPFL, Method, Reward, UnknownMethod, methods_named
+from qidpfl_experiments.methods import BY_NAME, METHODS, QI_DPFL, Method, Reward, Role, UnknownMethod, methods_named
 from qidpfl_experiments.results.calibration import Calibration
 from qidpfl_experiments.results.cells import Cell, CellResult
 from qidpfl_experiments.results.tables import RoundRow
@@ -55,8 +55,44 @@ def test_methods_differ_in_selection_noise_and_reward_only() -> None:
         values.pop("requires")
         return values
 
-    first, *others = (rest(spec_of(method)) for method in METHODS)
+    first, *others = (rest(spec_of(method)) for method in METHODS if not method.changes)
     assert all(other == first for other in others)
+
+
+def test_the_low_pass_control_differs_from_fedavg_dp_in_the_aggregation_only() -> None:
+    def rest(name: str) -> dict[str, Any]:
+        return spec_of(BY_NAME[name]).model_dump(mode="json", exclude={"aggregation"})
+
+    assert rest("fedavg-dp-lowpass") == rest("fedavg-dp")
+    assert spec_of(BY_NAME["fedavg-dp-lowpass"]).aggregation.post_processing == "lowpass"
+
+
+def test_a_filter_of_images_is_left_out_where_the_network_has_none() -> None:
+    emnist = GridBuilder(
+        setup=setup(read_settings(), dataset="emnist", scale=None, variant="recommended", partitions=["dirichlet"])
+    )
+    assert [method.name for method in METHODS if not emnist.can_run(method)] == ["fedavg-dp-lowpass"]
+    assert all(GRID.can_run(method) for method in METHODS)
+
+
+def test_the_printed_methods_are_the_paper_with_its_noise_as_printed() -> None:
+    for method in (method for method in METHODS if method.role is Role.PRINTED):
+        spec = spec_of(method)
+        assert spec.privacy.mechanism.name == "paper_literal" and spec.privacy.mechanism.build().heuristic
+        assert (spec.privacy.mechanism.learning_rate, spec.aggregation.weighting) == (0.01, "uniform")
+        assert (spec.game.min_share, spec.aggregation.momentum) == (0.0, 0.0)
+
+
+def test_printed_methods_follow_the_printed_qi_dpfl() -> None:
+    settings = GRID.setup
+    comparison = MethodComparison(
+        runner=cast(Runner, FinishingRunner()),
+        grid=GridBuilder(setup=settings),
+        methods=methods_named(["printed-fedavg-dp"]),
+        seeds=[0],
+        calibrations={},
+    )
+    assert [row.cell.method for row in comparison.run()] == ["printed-qi-dpfl", "printed-fedavg-dp"]
 
 
 def test_methods_that_follow_take_rewards_and_number_of_clients_from_qi_dpfl() -> None:
@@ -66,7 +102,7 @@ def test_methods_that_follow_take_rewards_and_number_of_clients_from_qi_dpfl() -
     assert spec_of(BY_NAME["fedavg-dp"]).game.reward_schedule_micro == spec.game.reward_schedule_micro
 
 
-@pytest.mark.parametrize("method", [method for method in METHODS if method.follows_qi_dpfl], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [method for method in METHODS if method.follows], ids=lambda m: m.name)
 def test_a_method_that_follows_a_failed_qi_dpfl_cannot_run(method: Method) -> None:
     broken = replace(leader(), cell=replace(leader().cell, state="failed"))
     with pytest.raises(MissingPrerequisite):
