@@ -225,12 +225,13 @@ def fleet_command(
     patience: options.Patience = 600.0,
     first_contact: options.FirstContact = 10.0,
     unsafe_seed: options.UnsafeSeed = None,
+    common_noise: options.CommonDraw = None,
 ) -> None:
     """Run many participants in one process, as a testbed; some of them can misbehave.
 
     Every member has its own identity, journal and privacy value. All members share one data set.
     """
-    options.warn_if_unsafe(unsafe_seed)
+    options.warn_if_unsafe(unsafe_seed, common_noise)
     codes = options.enrolment_codes(code, code_file)
     limits = options.ceilings(
         rho_cap=rho_cap,
@@ -262,6 +263,7 @@ def fleet_command(
         delay_up_to_s=delay,
         seed=seed,
         unsafe_seed=unsafe_seed,
+        common_draw=common_noise,
         patience_s=patience,
         first_contact_s=first_contact,
         trainings=workers or os.cpu_count() or 1,

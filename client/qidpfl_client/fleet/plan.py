@@ -13,7 +13,7 @@ from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..journal.fleet_journals import open_journals
 from ..journal.journal import Journal
-from ..noise import NoiseSource, SystemNoise, UnsafeSeededNoise
+from ..noise import CommonNoise, NoiseSource, SystemNoise, UnsafeSeededNoise
 from ..owner import Owner, draw_privacy_value
 from ..participant.data_source import DataSource, OpenData
 from ..participant.open_rounds import OpenRounds
@@ -46,6 +46,8 @@ class FleetPlan:
     delay_up_to_s: float = 0.0
     seed: int = 0
     unsafe_seed: int | None = None
+    # With a seed: the noise of this draw, the same in all tasks.
+    common_draw: int | None = None
     patience_s: float = 600.0
     first_contact_s: float = 10.0
     # How many members train at the same time: each needs a core, and memory for a network.
@@ -122,6 +124,8 @@ class FleetPlan:
         """A separate source for each member: system entropy, or a seed if the fleet is in test mode."""
         if self.unsafe_seed is None:
             return SystemNoise()
+        if self.common_draw is not None:
+            return CommonNoise(seed=self.unsafe_seed, draw=self.common_draw, ordinal=ordinal)
         return UnsafeSeededNoise(random.Random(f"{self.unsafe_seed}/{ordinal}").getrandbits(63))
 
     def _path(self, ordinal: int) -> Path:

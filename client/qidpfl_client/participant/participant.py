@@ -206,6 +206,7 @@ class TaskParticipant:
             size=self._learner.size,
             device_type=self._learner.device_type,
             claimed=self._learner.claimed,
+            common_noise=self._context.common_noise,
         )
         try:
             self._journal.reserve(entry, account=account)
@@ -318,7 +319,8 @@ class TaskParticipant:
                 model=model,
                 rho=entry.rho if self._spec.privacy.noise else None,
                 noise=self._noise,
-                name=f"{self._spec_digest}/{entry.release}",
+                # Tasks have different noise, unless a testbed compares them under common noise.
+                name=entry.release if self._context.common_noise else f"{self._spec_digest}/{entry.release}",
             )
         return encode(vector)
 

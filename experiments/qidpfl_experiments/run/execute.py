@@ -18,6 +18,7 @@ from ..results.cells import Cell, CellResult
 from ..results.tables import CellRow, ClientRow, Guarantee, RoundRow
 from ..testbed.process import ProcessEnded
 from ..testbed.services import LocalServices
+from .spent import spent_of
 
 # Far above the client's defaults, so that only the budgets of the task hold: an experiment measures what a budget buys
 # on public data. The tables report the epsilon that was spent.
@@ -101,7 +102,9 @@ def _task_name(cell: Cell, testbed: LocalServices) -> str:
 
 
 def _arguments(cell: Cell) -> list[str]:
-    noise = [] if cell.unsafe_seed is None else ["--unsafe-seed", str(cell.unsafe_seed)]
+    noise: list[str] = []
+    if cell.unsafe_seed is not None:
+        noise = ["--unsafe-seed", str(cell.unsafe_seed), "--common-noise", str(cell.draw)]
     return ["--workers", "1", "--seed", str(cell.key.seed), "--privacy-value", cell.privacy_value, *_LIMITS, *noise]
 
 
@@ -199,7 +202,7 @@ def _client_row(record: CellRecord, client: ClientSummary) -> ClientRow:
     ledger = record.ledgers[client.ordinal]
     parts = [part for result in record.rounds for part in result.clients or () if part.ordinal == client.ordinal]
     delivered = [part.rho for part in parts if part.delivered]
-    protected = math.isfinite(ledger.spent_rho)
+    spent_rho, epsilon = spent_of(record.cell, ledger, spec=record.task.spec, size=client.size or 1)
     return ClientRow(
         **asdict(record.cell.key),
         ordinal=client.ordinal,
@@ -209,7 +212,7 @@ def _client_row(record: CellRecord, client: ClientSummary) -> ClientRow:
         selected=client.state == "selected",
         updates=len(delivered),
         mean_rho=math.fsum(delivered) / len(delivered) if delivered else 0.0,
-        spent_rho=ledger.spent_rho if protected else None,
-        epsilon=ledger.epsilon if protected else None,
+        spent_rho=spent_rho,
+        epsilon=epsilon,
         earned=from_micro(ledger.earned_micro),
     )

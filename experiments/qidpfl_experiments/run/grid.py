@@ -24,7 +24,7 @@ class MissingPrerequisite(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class GridBuilder:
-    """Builds the cells of a run. With `reproducible` the noise comes from the seed and protects nothing."""
+    """Builds the cells of a run. With `reproducible` all methods have common noise, which protects nothing."""
 
     setup: Setup
     reproducible: bool = False

@@ -46,7 +46,8 @@ Reproducible = Annotated[
     bool,
     typer.Option(
         "--reproducible",
-        help="UNSAFE, for public data only: draw the noise from the seed, so that a repeat gives identical models",
+        help="UNSAFE, for public data only: draw the noise from the seed, the same for all methods, so that they are"
+        " compared under common noise and a repeat gives identical models",
     ),
 ]
 KeepWork = Annotated[

@@ -141,6 +141,12 @@ def test_noise_comes_from_the_seed_only_with_reproducible() -> None:
     assert plain.fingerprint != repeatable.fingerprint
 
 
+def test_another_draw_is_another_cell_with_the_same_seed() -> None:
+    cells = [GRID.calibration_cell(partition="dirichlet", reward=3.0, draw=draw) for draw in range(3)]
+    assert len({cell.name for cell in cells}) == len({cell.fingerprint for cell in cells}) == 3
+    assert [(cell.key.seed, cell.draw) for cell in cells] == [(SWEEP_SEED, draw) for draw in range(3)]
+
+
 def test_other_rules_of_the_same_name_are_another_cell() -> None:
     fingerprints = {
         GRID.cell(
