@@ -11,6 +11,7 @@ from ..results.calibration import limits_in
 from ..results.tables import CellRow, Tables
 from .claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Comparison, Metric, claims_about
 from .conditions import IID, Condition, conditions, finished, for_condition, method_named, methods_in
+from .redraws import remark_on_redraws
 from .statistics import Differences, Estimate, differences
 from .verdicts import ClaimRule, Order, Verdict, all_of, verdict_on
 
@@ -86,6 +87,7 @@ def finding_of(comparison: Comparison, tables: Tables, condition: Condition) -> 
         *_remarks_on_clients(comparison, here.cells),
         *(_remarks_on_growth(here, comparison.first) if comparison.metric is Metric.GROWTH else ()),
         *_remarks_on_range(comparison, here),
+        *_remarks_on_redraws(comparison, here, measured, verdict),
         *_remarks_on_seeds(effect),
     )
     return Finding(condition=condition, comparison=comparison, effect=effect, verdict=verdict, remarks=remarks)
@@ -190,6 +192,15 @@ def _remarks_on_range(comparison: Comparison, tables: Tables) -> Iterable[str]:
         if bounded:
             title = method_named(comparison.first).title
             yield f"{title} pays the {end} {limits.kind} reward in {bounded} of {len(paid)} rounds"
+
+
+def _remarks_on_redraws(
+    comparison: Comparison, tables: Tables, measured: Differences[int], verdict: Verdict
+) -> Iterable[str]:
+    if comparison.metric is not Metric.GROWTH:
+        remark = remark_on_redraws(comparison, tables, measured.by_pair, verdict)
+        if remark is not None:
+            yield remark
 
 
 def _remarks_on_seeds(effect: Estimate) -> Iterable[str]:
