@@ -14,6 +14,7 @@ from rich.table import Table
 from qidpfl_shared.command_line import Stopped, output_width, show_version, stopped_by_signals
 from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
 
+from .analysis.evaluate import resolution_in_words
 from .methods import METHODS, QI_DPFL, custom_methods, methods_named
 from .report.about import about
 from .report.report import write_report
@@ -60,15 +61,15 @@ def run_command(
         list[Path] | None, typer.Option(help="Python file with a custom method to compare as well; repeatable")
     ] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="number of repetitions, with the seeds 0, 1, 2 and so on")
-    ] = 5,
+        str, typer.Option(help="how many repetitions (5: the seeds 0 to 4), or which seeds: 3,5 or 4-6 or 7-7")
+    ] = "5",
 ) -> None:
     """Run methods on partitions of a data set and write tables, figures, claims and a report.
 
     After an interruption, run the same command again: it skips finished cells. The exit status is 1 if a cell failed.
     """
     custom = custom_methods(own or ())
-    chosen = (*methods_named(names(methods)), *custom)
+    chosen, repeated = (*methods_named(names(methods)), *custom), options.seeds_in(seeds)
     digests = {method.name: method.rules_digest for method in custom}
     rules = tuple(path for path, method in zip(own or (), custom, strict=True) if method.has_rules)
     with running(asked, rules=rules, own_rules=digests) as (folder, runner, grid):
@@ -80,7 +81,7 @@ def run_command(
             calibrations = run_calibrations(runner, grid)
             folder.write(calibrations.values())
         comparison = MethodComparison(
-            runner=runner, grid=grid, methods=chosen, seeds=range(seeds), calibrations=calibrations
+            runner=runner, grid=grid, methods=chosen, seeds=repeated, calibrations=calibrations
         )
         ran = len(comparison.run()) + sum(len(calibration.runs) for calibration in calibrations.values())
         # Written before the audit, which ends the command if it finds a violation.
@@ -206,7 +207,9 @@ def _report(out: Path) -> None:
     if tables == Tables():
         raise NotOurFolder(f"{out} has no finished cells yet; run some first")
     write_tables(out, tables)
-    write_report(out, tables, about(config))
+    resolution = resolution_in_words(write_report(out, tables, about(config)))
+    if resolution:
+        print(f"resolution: {resolution}")
     print(f"report: {out / 'report.html'}")
 
 

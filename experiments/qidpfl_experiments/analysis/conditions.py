@@ -69,6 +69,7 @@ def finished(tables: Tables) -> Tables:
         cells=tuple(row for row in tables.cells if _key(row) in ended),
         rounds=tuple(row for row in tables.rounds if _key(row) in ended),
         clients=tuple(row for row in tables.clients if _key(row) in ended),
+        mistakes=tuple(row for row in tables.mistakes if _key(row) in ended),
         calibration=tables.calibration,
         fits=tables.fits,
     )
@@ -113,6 +114,7 @@ def for_condition(tables: Tables, condition: Condition) -> Tables:
         cells=tuple(row for row in tables.cells if _belongs(row, condition)),
         rounds=tuple(row for row in tables.rounds if _belongs(row, condition)),
         clients=tuple(row for row in tables.clients if _belongs(row, condition)),
+        mistakes=tuple(row for row in tables.mistakes if _belongs(row, condition)),
         calibration=tuple(row for row in tables.calibration if _matches(row.dataset, row.partition, condition)),
         fits=tuple(row for row in tables.fits if _matches(row.dataset, row.partition, condition)),
     )

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from ..methods import Reward, Role
 from ..results.calibration import limits_in
+from ..results.mistakes import error_of_records
 from ..results.tables import CellRow, Tables
 from .claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Comparison, Metric, claims_about
 from .conditions import IID, Condition, conditions, finished, for_condition, method_named, methods_in
 from .redraws import remark_on_redraws
-from .statistics import Differences, Estimate, differences
+from .statistics import Differences, Estimate, differences, seeds_needed, widened
 from .verdicts import ClaimRule, Order, Verdict, all_of, verdict_on
 
 _COLUMNS: dict[Metric, Callable[[CellRow], float | None]] = {
@@ -27,13 +28,19 @@ _SAME_FACTOR = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One comparison under one condition: the effect in the unit of its metric, the verdict, and remarks on it."""
+    """One comparison under one condition: the effect in the unit of its metric, the verdict, and remarks on it.
+
+    The interval of an accuracy includes `test_error`, the standard error of the choice of test records, where it is
+    known. `seeds_needed` seeds would resolve the amount of the claim.
+    """
 
     condition: Condition
     comparison: Comparison
     effect: Estimate
     verdict: Verdict
     remarks: tuple[str, ...]
+    test_error: float | None = None
+    seeds_needed: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +88,10 @@ def finding_of(comparison: Comparison, tables: Tables, condition: Condition) -> 
     effect = measured.estimate
     if effect is None:
         return None
-    here, verdict = for_condition(tables, condition), verdict_on(comparison.rule, measured.values, effect)
+    here = for_condition(tables, condition)
+    error = _test_error(comparison, here, measured)
+    effect = widened(effect, error)
+    verdict = verdict_on(comparison.rule, measured.values, effect)
     remarks = (
         *_remarks_on_rule(comparison.rule, measured, effect, verdict),
         *_remarks_on_clients(comparison, here.cells),
@@ -90,7 +100,29 @@ def finding_of(comparison: Comparison, tables: Tables, condition: Condition) -> 
         *_remarks_on_redraws(comparison, here, measured, verdict),
         *_remarks_on_seeds(effect),
     )
-    return Finding(condition=condition, comparison=comparison, effect=effect, verdict=verdict, remarks=remarks)
+    return Finding(
+        condition=condition,
+        comparison=comparison,
+        effect=effect,
+        verdict=verdict,
+        remarks=remarks,
+        test_error=error,
+        seeds_needed=None
+        if comparison.rule.because
+        else seeds_needed(measured.values, comparison.rule.amount, error=error),
+    )
+
+
+def _test_error(comparison: Comparison, tables: Tables, measured: Differences[int]) -> float | None:
+    """The error of the test set in points; None if it is unknown or the comparison is not one of final accuracies."""
+    if comparison.metric is not Metric.ACCURACY or comparison.beyond_iid:
+        return None
+    first, second = (
+        {row.seed: row for row in tables.mistakes if row.method == name}
+        for name in (comparison.first, comparison.second)
+    )
+    error = error_of_records(first, second, measured.by_pair)
+    return None if error is None else 100 * error
 
 
 def _measured(comparison: Comparison, tables: Tables, condition: Condition) -> Differences[int]:
@@ -211,10 +243,42 @@ def _remarks_on_seeds(effect: Estimate) -> Iterable[str]:
         yield f"{effect.missing} {seeds} left out because one method has no value"
 
 
+def resolution_in_words(found: Iterable[Outcome]) -> str:
+    """How many seeds the stated resolution of accuracy needs, as one line; empty without such a comparison."""
+    needed = [
+        (finding.seeds_needed, finding)
+        for outcome in found
+        for finding in outcome.findings
+        if finding.comparison.metric is Metric.ACCURACY and finding.seeds_needed is not None
+    ]
+    if not needed:
+        return ""
+    most, worst = max(needed, key=lambda pair: pair[0])
+    count = sum(one <= finding.effect.n for one, finding in needed)
+    title = f"{method_named(worst.comparison.first).title} − {method_named(worst.comparison.second).title}"
+    seeds = f"{most:g} seeds" if most < float("inf") else "more test records, not more seeds"
+    return (
+        f"{count} of {len(needed)} comparisons of accuracy have as many seeds as their resolution needs; all of them"
+        f" would with {seeds} ({title} on {worst.condition.title})"
+    )
+
+
 def write_claims(path: Path, found: Iterable[Outcome]) -> None:
     """Write a CSV file with one line per comparison."""
     names = ("claim", "claim_verdict", "source", "where", "dataset", "partition", "measure", "first", "second", "order")
-    values = ("amount", "effect", "low", "high", "unit", "n", "missing", "verdict", "remarks")
+    values = (
+        "amount",
+        "effect",
+        "low",
+        "high",
+        "unit",
+        "n",
+        "missing",
+        "test_error",
+        "seeds_needed",
+        "verdict",
+        "remarks",
+    )
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow((*names, *values))
@@ -237,5 +301,10 @@ def _valued(finding: Finding) -> tuple[object, ...]:
     interval = ("" if end is None else end for end in (effect.low, effect.high))
     return (
         *(finding.comparison.rule.amount, effect.mean, *interval, finding.comparison.metric.unit),
-        *(effect.n, effect.missing, finding.verdict, "; ".join(finding.remarks)),
+        *(
+            effect.n,
+            effect.missing,
+            *("" if one is None else one for one in (finding.test_error, finding.seeds_needed)),
+        ),
+        *(finding.verdict, "; ".join(finding.remarks)),
     )

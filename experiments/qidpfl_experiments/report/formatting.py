@@ -85,6 +85,11 @@ def needed(rule: ClaimRule, metric: Metric) -> str:
     return f"at least +{amount}" if rule.order is Order.HIGHER else f"at most −{amount}"
 
 
+def seeds(found: Finding) -> str:
+    """The number of seeds that the resolution of a comparison needs."""
+    return UNKNOWN if found.seeds_needed is None else number(found.seeds_needed, digits=0)
+
+
 def effect(found: Finding) -> str:
     """The measured effect with its interval."""
     unit = found.comparison.metric.unit

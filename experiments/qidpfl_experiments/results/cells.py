@@ -16,7 +16,7 @@ from qidpfl_shared.durable_files import write_durably
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
-from .tables import CellRow, ClientRow, DamagedResults, Key, RoundRow
+from .tables import CellRow, ClientRow, DamagedResults, Key, MistakesRow, RoundRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,7 @@ class CellResult:
     cell: CellRow
     rounds: tuple[RoundRow, ...] = ()
     clients: tuple[ClientRow, ...] = ()
+    mistakes: MistakesRow | None = None
 
     @property
     def finished(self) -> bool:

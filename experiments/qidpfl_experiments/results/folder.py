@@ -212,6 +212,7 @@ def _with_cells(tables: Tables, results: list[CellResult]) -> Tables:
         cells=tuple(item.cell for item in compared),
         rounds=tuple(row for item in compared for row in item.rounds),
         clients=tuple(row for item in compared for row in item.clients),
+        mistakes=tuple(item.mistakes for item in compared if item.mistakes is not None),
     )
 
 

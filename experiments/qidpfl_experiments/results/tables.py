@@ -116,6 +116,18 @@ class ClientRow(Key):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MistakesRow(Key):
+    """Which test records the last model of a task gets wrong.
+
+    `tested` is the number of records on which its accuracy is reported, `examined` how many of them `wrong` covers.
+    """
+
+    tested: int
+    examined: int
+    wrong: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class CalibrationRow:
     """One run of a calibration: the total budget of a round at this reward, and the validation accuracy.
 
@@ -172,12 +184,13 @@ class TuningRow:
     method: str = "qi-dpfl"
 
 
-Row = TypeVar("Row", CellRow, RoundRow, ClientRow, CalibrationRow, FitRow, TuningRow)
+Row = TypeVar("Row", CellRow, RoundRow, ClientRow, MistakesRow, CalibrationRow, FitRow, TuningRow)
 
 FILES: dict[type, str] = {
     CellRow: "cells.csv",
     RoundRow: "rounds.csv",
     ClientRow: "clients.csv",
+    MistakesRow: "mistakes.csv",
     CalibrationRow: "calibration.csv",
     FitRow: "fits.csv",
     TuningRow: "tuning.csv",
@@ -191,6 +204,7 @@ class Tables:
     cells: tuple[CellRow, ...] = ()
     rounds: tuple[RoundRow, ...] = ()
     clients: tuple[ClientRow, ...] = ()
+    mistakes: tuple[MistakesRow, ...] = ()
     calibration: tuple[CalibrationRow, ...] = ()
     fits: tuple[FitRow, ...] = ()
     tuning: tuple[TuningRow, ...] = ()
@@ -202,6 +216,7 @@ def write_tables(folder: Path, tables: Tables) -> None:
     _write(folder, CellRow, tables.cells)
     _write(folder, RoundRow, tables.rounds)
     _write(folder, ClientRow, tables.clients)
+    _write(folder, MistakesRow, tables.mistakes)
     _write(folder, CalibrationRow, tables.calibration)
     _write(folder, FitRow, tables.fits)
     _write(folder, TuningRow, tables.tuning)
@@ -213,6 +228,7 @@ def read_tables(folder: Path) -> Tables:
         cells=_read(folder, CellRow),
         rounds=_read(folder, RoundRow),
         clients=_read(folder, ClientRow),
+        mistakes=_read(folder, MistakesRow),
         calibration=_read(folder, CalibrationRow),
         fits=_read(folder, FitRow),
         tuning=_read(folder, TuningRow),

@@ -15,9 +15,10 @@ from qidpfl_shared.protocol.releases import round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..results.cells import Cell, CellResult
-from ..results.tables import CellRow, ClientRow, Guarantee, RoundRow
+from ..results.tables import CellRow, ClientRow, Guarantee, MistakesRow, RoundRow
 from ..testbed.process import ProcessEnded
 from ..testbed.services import LocalServices
+from .mistakes import examined_records
 from .spent import spent_of
 
 # Far above the client's defaults, so that only the budgets of the task hold: an experiment measures what a budget buys
@@ -35,6 +36,7 @@ class CellRecord:
     rounds: Sequence[RoundResult]
     ledgers: Mapping[int, JournalLedger]
     model_digest: str
+    mistakes: MistakesRow | None
 
 
 def run_cell(cell: Cell, testbed: LocalServices) -> CellResult:
@@ -92,6 +94,7 @@ def _run_task(cell: Cell, testbed: LocalServices) -> CellRecord:
         rounds=testbed.api.rounds(task_id),
         ledgers=ledgers,
         model_digest=testbed.api.models(task_id)[-1].digest,
+        mistakes=examined_records(testbed.data_dir).mistakes(cell.key, testbed.api, task),
     )
 
 
@@ -113,7 +116,11 @@ def _result(record: CellRecord) -> CellResult:
     rounds = tuple(_round_row(record, result, training_s[result.round_number]) for result in record.rounds)
     clients = tuple(_client_row(record, client) for client in record.clients)
     return CellResult(
-        fingerprint=record.cell.fingerprint, cell=_cell_row(record, rounds, clients), rounds=rounds, clients=clients
+        fingerprint=record.cell.fingerprint,
+        cell=_cell_row(record, rounds, clients),
+        rounds=rounds,
+        clients=clients,
+        mistakes=record.mistakes,
     )
 
 

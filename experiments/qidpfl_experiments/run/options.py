@@ -1,6 +1,7 @@
 """Options and errors that the commands share."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,7 @@ from ..results.folder import NotOurFolder
 from ..results.tables import DamagedResults
 from ..settings import SETTINGS, SettingsError, Setup, read_settings, setup
 from ..testbed.process import AuditFailed, ProcessEnded
+from .grid import SWEEP_SEED
 
 Dataset = Annotated[str, typer.Option(help="digits, mnist, emnist, cifar10, or a data set of your settings file")]
 Partitions = Annotated[
@@ -61,6 +63,9 @@ Mlflow = Annotated[
     str | None,
     typer.Option(metavar="URI", help="also write every round of every cell to MLflow, like http://host:5000"),
 ]
+
+
+_MOST_SEEDS = 1000
 
 
 class CellsFailed(Exception):
@@ -131,3 +136,26 @@ def names(text: str) -> tuple[str, ...]:
     if not found:
         raise SettingsError("a list of names is empty; give at least one name")
     return found
+
+
+def seeds_in(text: str) -> tuple[int, ...]:
+    """The seeds of an option: a number is how many, from 0 on; a list or a range names them."""
+    try:
+        if "," not in text and "-" not in text:
+            return _checked(range(int(text)), text)
+        found: list[int] = []
+        for part in names(text):
+            first, dash, last = part.partition("-")
+            some = range(int(first), int(last if dash else first) + 1)
+            found += _checked(some, text)
+        return _checked(found, text)
+    except ValueError:
+        raise SettingsError(f"{text!r} names no seeds; give a number, or seeds such as 3,5 or 4-6 or 7-7") from None
+
+
+def _checked(seeds: Sequence[int], text: str) -> tuple[int, ...]:
+    if not 1 <= len(seeds) <= _MOST_SEEDS or max(seeds) >= SWEEP_SEED:
+        raise SettingsError(
+            f"{text!r} names {len(seeds)} seeds; between 1 and {_MOST_SEEDS} below {SWEEP_SEED} can run"
+        )
+    return tuple(dict.fromkeys(seeds))

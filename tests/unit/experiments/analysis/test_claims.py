@@ -1,18 +1,21 @@
 """Verdicts on claims: each rule can hold, fail and stay undecided."""
 
 import csv
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from qidpfl_experiments.analysis.claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Metric
-from qidpfl_experiments.analysis.evaluate import Finding, Outcome, outcomes, write_claims
+from qidpfl_experiments.analysis.evaluate import Finding, Outcome, outcomes, resolution_in_words, write_claims
 from qidpfl_experiments.analysis.statistics import estimate
 from qidpfl_experiments.analysis.verdicts import ClaimRule, Order, Verdict, all_of, verdict_on
 from qidpfl_experiments.methods import BY_NAME
-from qidpfl_experiments.results.tables import CellRow, Tables
+from qidpfl_experiments.results.mistakes import packed
+from qidpfl_experiments.results.tables import CellRow, Key, MistakesRow, Tables
 from support.synthetic_results import CLIENTS, DISCOUNT, ROUNDS, cell, cells, results
 
 HIGHER = ClaimRule(order=Order.HIGHER, amount=0.3)
@@ -163,6 +166,37 @@ def test_one_seed_decides_nothing() -> None:
     assert found.verdict is OPEN
     assert found.effect.low is None
     assert "one seed, so there is no interval" in found.remarks
+
+
+def with_mistakes(accuracies: dict[str, list[float]], flips: float) -> Tables:
+    """Cells whose models answer the same test records: a second method errs on others with this probability."""
+    dice, rows = np.random.default_rng(0), []
+    for seed in range(5):
+        wrong = dice.random(1000) < 0.1
+        for method in accuracies:
+            other = wrong if method == "fedavg" else wrong ^ (dice.random(1000) < flips)
+            key = Key(dataset="mnist", partition="dirichlet", method=method, seed=seed)
+            rows.append(MistakesRow(**vars(key), tested=1000, examined=1000, wrong=packed(other)))
+    return Tables(cells=cells(accuracies), mistakes=tuple(rows))
+
+
+def test_the_interval_includes_the_error_of_the_test_set() -> None:
+    accuracies = {"fedavg": [80.0, 81, 82, 83, 84], "fedavg-select": [81.0, 82, 83, 84, 85]}
+    (without,) = outcome("selection-accuracy", Tables(cells=cells(accuracies))).findings
+    (found,) = outcome("selection-accuracy", with_mistakes(accuracies, 0.2)).findings
+    assert without.test_error is None and without.effect.margin == pytest.approx(0.0, abs=1e-9)
+    # Five seeds: a record's mean difference has a variance of 0.2 / 5, on 1000 records.
+    assert found.test_error == pytest.approx(100 * math.sqrt(0.2 / 5 / 1000), rel=0.1)
+    assert found.effect.margin == pytest.approx(1.96 * (found.test_error or 0.0), rel=1e-3)
+    (same,) = outcome("selection-accuracy", with_mistakes(accuracies, 0.0)).findings
+    assert same.test_error == 0.0
+
+
+def test_the_resolution_says_how_many_seeds_it_needs() -> None:
+    found = outcomes(Tables(cells=cells({"fedavg": [80.0, 81, 82], "fedavg-select": [81.0, 82.5, 82.5]})))
+    assert resolution_in_words(found).startswith("0 of 1 comparisons of accuracy have as many seeds")
+    assert "FedAvg-select − FedAvg on mnist, dirichlet" in resolution_in_words(found)
+    assert resolution_in_words(()) == ""
 
 
 def test_failed_cells_are_not_paired() -> None:

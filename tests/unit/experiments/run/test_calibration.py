@@ -120,7 +120,9 @@ def test_too_few_runs_give_neither_a_curve_nor_a_range() -> None:
 def test_the_curve_is_fitted_to_all_draws_of_every_reward() -> None:
     rewards = (4.0, 8.0, 16.0, 32.0, 64.0)
     runs = [
-        a_run(reward, a_run(reward).rounds[0].accuracy + shift) for reward in rewards for shift in (-0.02, 0.0, 0.02)
+        a_run(reward, (a_run(reward).cell.accuracy or 0.0) + shift)
+        for reward in rewards
+        for shift in (-0.02, 0.0, 0.02)
     ]
     swept = SETUP.model_copy(update={"rewards": rewards, "draws": 3})
     calibration = fit_calibration(swept, partition="iid", results=runs, privacy_weight=WEIGHT)
