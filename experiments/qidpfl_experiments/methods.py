@@ -22,6 +22,7 @@ class Role(StrEnum):
     CONTROL = "control"
     OURS = "ours"
     PRINTED = "printed"
+    INCENTIVE = "incentive"
     CUSTOM = "own"
 
 
@@ -51,7 +52,8 @@ class Method:
     """One way to run a task. `title` is its name in figures and tables; `rules_digest` is that of a custom method.
 
     `changes` are names of the settings file, `task` further overrides of a custom method. A method that copies rewards
-    or a number of clients copies those of the method `leader`.
+    or a number of clients copies those of the method `leader`. With `misreport` one client multiplies its privacy value
+    by this factor; with `rounds` the task has only so many.
     """
 
     name: str
@@ -63,6 +65,8 @@ class Method:
     rules_digest: str = ""
     changes: tuple[str, ...] = ()
     leader: str = "qi-dpfl"
+    misreport: float = 1.0
+    rounds: int | None = None
     task: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -83,6 +87,7 @@ class Method:
 
 # The names of changes in the settings file.
 LOWPASS, PRINTED = "lowpass", "printed"
+WIDE_VALUES = "wide-values"
 
 QI_DPFL = Method(
     name="qi-dpfl",
@@ -230,7 +235,28 @@ METHODS = (
         changes=(PRINTED,),
     ),
 )
-BY_NAME = {method.name: method for method in METHODS}
+
+# In these runs one client lies about its privacy value. Its utility matters, not the model: few rounds are enough.
+_LIES = {"honest": (1.0, "tells the truth"), "low": (0.8, "reports 20 % less"), "high": (1.2, "reports 20 % more")}
+MARKETS: dict[str, tuple[str, ...]] = {"contest": ()}
+INCENTIVES = tuple(
+    Method(
+        name=f"{market}-{lie}",
+        title=f"{market.capitalize()}, {lie}",
+        kept=Kept.ALL,
+        reward=Reward.AS_QI_DPFL,
+        role=Role.INCENTIVE,
+        about=f"market {market}, a client {does}; the first rounds of QI-DPFL's rewards",
+        changes=(*changes, WIDE_VALUES),
+        misreport=factor,
+        rounds=3,
+    )
+    for market, changes in MARKETS.items()
+    for lie, (factor, does) in _LIES.items()
+)
+BY_NAME = {method.name: method for method in (*METHODS, *INCENTIVES)}
+# The name of a group of methods that are not in `all`.
+_GROUPS = {"all": METHODS, "incentives": INCENTIVES}
 # Cells of a sweep have these names instead of the name of a method.
 SWEEPS = ("calibration", "tuning")
 
@@ -239,20 +265,21 @@ class UnknownMethod(ValueError):
     """No method has this name."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is no method {name!r}; there are all, {', '.join(BY_NAME)}")
+        super().__init__(f"there is no method {name!r}; there are {', '.join([*_GROUPS, *BY_NAME])}")
 
 
 def methods_named(names: Iterable[str]) -> tuple[Method, ...]:
-    """The methods with these names, in the order of METHODS; `all` stands for all methods."""
+    """The methods with these names, in their order. `all` is METHODS, `incentives` the runs in which a client lies."""
     wanted = set(names)
-    unknown = sorted(wanted - BY_NAME.keys() - {"all"})
+    unknown = sorted(wanted - BY_NAME.keys() - _GROUPS.keys())
     if unknown:
         raise UnknownMethod(unknown[0])
-    return tuple(method for method in METHODS if "all" in wanted or method.name in wanted)
+    grouped = {method.name for group in wanted & _GROUPS.keys() for method in _GROUPS[group]}
+    return tuple(method for method in BY_NAME.values() if method.name in wanted | grouped)
 
 
 # A report could not distinguish methods whose names differ only in upper and lower case.
-_TAKEN = {name.lower() for method in METHODS for name in (method.name, method.title)} | {*SWEEPS, "all"}
+_TAKEN = {name.lower() for method in BY_NAME.values() for name in (method.name, method.title)} | {*SWEEPS, *_GROUPS}
 
 
 # The parts of a task that a custom method may change: clients, data, network and noise must be those of all methods.

@@ -19,7 +19,7 @@ from qidpfl_shared.workloads.own_data.reading import OwnFiles
 
 from ..api import TaskApi, connect
 from ..errors import Misconfigured
-from ..fleet.behaviours import Behaviour
+from ..fleet.behaviours import UNDERSTATED, Behaviour
 from ..fleet.fleet import Fleet
 from ..fleet.plan import FleetPlan
 from ..fleet.room import check_room
@@ -213,8 +213,9 @@ def fleet_command(
         float, typer.Option(min=0, max=1, help="share of members that add more noise than declared")
     ] = 0.0,
     misreporters: Annotated[
-        float, typer.Option(min=0, max=1, help="share of members that understate their privacy value")
+        float, typer.Option(min=0, max=1, help="share of members that misreport their privacy value")
     ] = 0.0,
+    misreport_factor: Annotated[float, typer.Option(help="what they multiply it with")] = UNDERSTATED,
     replayers: Annotated[
         float, typer.Option(min=0, max=1, help="share of members that send the same bytes in every round")
     ] = 0.0,
@@ -258,6 +259,7 @@ def fleet_command(
             Behaviour.MISREPORTER: misreporters,
             Behaviour.REPLAYER: replayers,
         },
+        misreport=misreport_factor,
         dropout=dropout,
         silent_dropout=silent_dropout,
         delay_up_to_s=delay,

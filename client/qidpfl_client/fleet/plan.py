@@ -21,7 +21,7 @@ from ..participant.runner import SHORT_RETRIES, ReconnectPolicy
 from ..participant.session import ClientContext, Enrolment
 from ..sdk.client import ModelCache, TaskApi
 from ..sdk.credentials import split_code
-from .behaviours import Behaviour, UnreliableDelivery, assign, behaving_data, behaving_owner
+from .behaviours import UNDERSTATED, Behaviour, UnreliableDelivery, assign, behaving_data, behaving_owner
 from .fleet import Member
 from .turn import Trainings, Turn
 
@@ -40,6 +40,8 @@ class FleetPlan:
     journals: Path
     privacy_value: str
     shares: Mapping[Behaviour, float]
+    # What a misreporter multiplies its privacy value with.
+    misreport: float = UNDERSTATED
     dropout: float = 0.0
     # Whether a member that drops out says nothing, so that the round waits for it.
     silent_dropout: bool = False
@@ -94,7 +96,7 @@ class FleetPlan:
         context = ClientContext(
             api=self.api(common.http),
             journal=journal,
-            owner=behaving_owner(owner, behaviour),
+            owner=behaving_owner(owner, behaviour, misreport=self.misreport),
             noise=self._noise(ordinal),
             report=say,
             models=common.models,

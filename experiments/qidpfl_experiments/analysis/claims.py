@@ -25,10 +25,18 @@ class Metric(StrEnum):
     REWARD = "reward"
     COST = "server cost"
     GROWTH = "growth of the reward"
+    EPSILON = "ε of the worst client"
+    CLIENT_REGRET = "largest gain of a client by another budget"
+    SERVER_REGRET = "largest saving of the server by another reward"
+    DISTANCE = "distance of best responses from other starts"
+    GAIN = "gain of the client that lies"
 
     @property
     def unit(self) -> str:
-        """The unit of a difference: points of accuracy, or percent of the second method's value."""
+        """The unit of a difference: points of accuracy, or percent of the second method's value.
+
+        A regret is in percent of the utility or cost, the gain of a lie in percent of the mean payment of a client.
+        """
         return "points" if self in (Metric.ACCURACY, Metric.LEARNING) else "%"
 
 
@@ -45,7 +53,8 @@ class Source(StrEnum):
 class Comparison:
     """One method compared with another by one metric.
 
-    Growth has no second method: it compares the last round with the first. With `beyond_iid` the effect is that of a
+    Growth and the checks of theorems have no second method: growth compares the last round with the first, and a check
+    is a percentage that should be 0. With `beyond_iid` the effect is that of a
     Non-IID partition minus that of the IID partition.
     """
 
@@ -78,6 +87,13 @@ ARGMIN = ClaimRule(
 BELOW_MAX = ClaimRule(
     order=Order.LOWER, amount=0.0, because="by definition Max pays the largest reward that a method may pay in a round"
 )
+IN_EACH_SEED = ClaimRule(order=Order.HIGHER, amount=0.0, each_seed=True)
+LESS_IN_EACH_SEED = ClaimRule(order=Order.LOWER, amount=0.0, each_seed=True)
+# A deviation on the grid must not gain more than this, in percent: money is rounded to micro-units.
+NO_REGRET = ClaimRule(order=Order.NOT_HIGHER, amount=0.1)
+# A lie pays if it gains more than this, in percent of the mean payment.
+LIE_PAYS = ClaimRule(order=Order.HIGHER, amount=MONEY_RESOLUTION)
+LIE_DOES_NOT_PAY = ClaimRule(order=Order.NOT_HIGHER, amount=MONEY_RESOLUTION)
 DISCOUNT = ClaimRule(
     order=Order.HIGHER,
     amount=0.0,
@@ -191,9 +207,51 @@ PAPER_CLAIMS = (
         source=Source.PAPER,
         comparisons=(Comparison(metric=Metric.GROWTH, first="qi-dpfl", rule=DISCOUNT),),
     ),
+    Claim(
+        identifier="theorem-1",
+        says="No client gains by another budget than that of the equilibrium (half to twice of it, 81 deviations).",
+        where="Theorem 1",
+        source=Source.PAPER,
+        comparisons=(Comparison(metric=Metric.CLIENT_REGRET, first="qi-dpfl", rule=NO_REGRET),),
+    ),
+    Claim(
+        identifier="theorem-2",
+        says="The server saves nothing by another admissible reward (half to twice of it, 81 deviations).",
+        where="Theorem 2",
+        source=Source.PAPER,
+        comparisons=(Comparison(metric=Metric.SERVER_REGRET, first="qi-dpfl", rule=NO_REGRET),),
+    ),
+    Claim(
+        identifier="theorem-3",
+        says="The equilibrium is unique: best responses from other starts end at the budgets of the round.",
+        where="Theorem 3",
+        source=Source.PAPER,
+        comparisons=(Comparison(metric=Metric.DISTANCE, first="qi-dpfl", rule=NO_REGRET),),
+    ),
+    Claim(
+        identifier="printed-beats-fedavg-dp",
+        says="As printed, QI-DPFL is more accurate than FedAvg-DP for the same money.",
+        where="Section V-B, with the paper's training and noise as printed",
+        source=Source.PAPER,
+        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "printed-qi-dpfl", "printed-fedavg-dp"),
+    ),
+    Claim(
+        identifier="printed-selection-accuracy",
+        says="As printed, keeping only clients near the reference makes the model more accurate.",
+        where="Section V-B, with the paper's training as printed",
+        source=Source.PAPER,
+        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "printed-fedavg-select", "printed-fedavg"),
+    ),
+    Claim(
+        identifier="printed-like-fedavg-select",
+        says="As printed, QI-DPFL with noise is about as accurate as FedAvg-select without noise.",
+        where="Section V-B, with the paper's training and noise as printed",
+        source=Source.PAPER,
+        comparisons=_compared(Metric.ACCURACY, ALIKE, "printed-qi-dpfl", "printed-fedavg-select"),
+    ),
 )
 
-OUR_CLAIMS = (
+OUR_CLAIMS: tuple[Claim, ...] = (
     Claim(
         identifier="selection-against-blind",
         says="Clients near the reference give a more accurate model than equally many random clients.",
@@ -239,20 +297,55 @@ OUR_CLAIMS = (
 )
 
 
+OUR_CLAIMS += (
+    Claim(
+        identifier="lowpass-accuracy",
+        says="A low-pass of the average makes FedAvg-DP more accurate for the same money and ε.",
+        where="our control for QI-auction+",
+        source=Source.CONTROL,
+        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "fedavg-dp-lowpass", "fedavg-dp"),
+    ),
+    Claim(
+        identifier="recommended-beats-printed",
+        says="QI-DPFL with one proven noisy gradient per round is more accurate than QI-DPFL as printed.",
+        where="ours",
+        source=Source.OURS,
+        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl", "printed-qi-dpfl"),
+    ),
+    Claim(
+        identifier="contest-lie-pays",
+        says="In the contest, a client that reports 20 % less than its privacy value earns more.",
+        where="ours, about the paper's incentive compatibility",
+        source=Source.CONTROL,
+        comparisons=_compared(Metric.GAIN, LIE_PAYS, "contest-low", "contest-honest"),
+    ),
+    Claim(
+        identifier="contest-high-lie",
+        says="In the contest, a client that reports 20 % more than its privacy value gains nothing.",
+        where="ours, about the paper's incentive compatibility",
+        source=Source.CONTROL,
+        comparisons=_compared(Metric.GAIN, LIE_DOES_NOT_PAY, "contest-high", "contest-honest"),
+    ),
+)
+
+
 def claims_about(custom: Method) -> tuple[Claim, ...]:
-    """The comparisons of a custom method with QI-DPFL: accuracy, reward and cost."""
+    """The comparisons of a custom method with QI-DPFL and FedAvg-DP: accuracy, reward, cost and ε."""
     wanted = (
         ("accuracy", Metric.ACCURACY, HIGHER_ACCURACY, "is more accurate than"),
         ("reward", Metric.REWARD, LESS_MONEY, "pays less than"),
         ("cost", Metric.COST, LESS_MONEY, "has a lower server cost than"),
+        ("epsilon", Metric.EPSILON, LESS_MONEY, "has a lower ε of the worst client than"),
     )
+    others = (("", "QI-DPFL", "qi-dpfl"), ("-fedavg-dp", "FedAvg-DP", "fedavg-dp"))
     return tuple(
         Claim(
-            identifier=f"{custom.name}-{suffix}",
-            says=f"{custom.title} {does} QI-DPFL.",
+            identifier=f"{custom.name}-{suffix}{mark}",
+            says=f"{custom.title} {does} {title}.",
             where="custom method",
             source=Source.CUSTOM,
-            comparisons=_compared(metric, rule, custom.name, "qi-dpfl"),
+            comparisons=_compared(metric, rule, custom.name, name),
         )
+        for mark, title, name in others
         for suffix, metric, rule, does in wanted
     )

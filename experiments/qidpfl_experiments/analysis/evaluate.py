@@ -21,6 +21,10 @@ _COLUMNS: dict[Metric, Callable[[CellRow], float | None]] = {
     Metric.LEARNING: lambda cell: None if cell.mean_accuracy is None else 100 * cell.mean_accuracy,
     Metric.REWARD: lambda cell: cell.reward,
     Metric.COST: lambda cell: cell.cost,
+    Metric.EPSILON: lambda cell: cell.epsilon,
+    Metric.CLIENT_REGRET: lambda cell: cell.client_regret,
+    Metric.SERVER_REGRET: lambda cell: cell.server_regret,
+    Metric.DISTANCE: lambda cell: cell.distance,
 }
 # Rewards are rounded to micro-units. Factors that differ by less than this are equal.
 _SAME_FACTOR = 1e-3
@@ -108,7 +112,7 @@ def finding_of(comparison: Comparison, tables: Tables, condition: Condition) -> 
         remarks=remarks,
         test_error=error,
         seeds_needed=None
-        if comparison.rule.because
+        if comparison.rule.because or comparison.rule.each_seed or not comparison.second
         else seeds_needed(measured.values, comparison.rule.amount, error=error),
     )
 
@@ -132,6 +136,13 @@ def _measured(comparison: Comparison, tables: Tables, condition: Condition) -> D
         rewards = _rewards(here, comparison.first)
         last = {seed: of_rounds[-1] for seed, of_rounds in rewards.items()}
         return differences(last, {seed: of_rounds[0] for seed, of_rounds in rewards.items()}, percent=True)
+    if comparison.metric is Metric.GAIN:
+        return _gain_of_a_lie(comparison, here)
+    if not comparison.second:
+        column = _COLUMNS[comparison.metric]
+        found = {cell.seed: column(cell) for cell in here.cells if cell.method == comparison.first}
+        known = {seed: value for seed, value in sorted(found.items()) if value is not None}
+        return Differences(by_pair=known, missing=len(found) - len(known))
     effects = _compared(comparison, here.cells)
     if not comparison.beyond_iid:
         return effects
@@ -147,6 +158,20 @@ def _compared(comparison: Comparison, cells: Iterable[CellRow]) -> Differences[i
             by_method[cell.method][cell.seed] = column(cell)
     percent = comparison.metric.unit == "%"
     return differences(by_method[comparison.first], by_method[comparison.second], percent=percent)
+
+
+def _gain_of_a_lie(comparison: Comparison, tables: Tables) -> Differences[int]:
+    """What the liar of each seed gains against the run in which it is honest, in percent of the mean payment."""
+    rows = {(row.method, row.seed, row.ordinal): row for row in tables.clients}
+    paid = {cell.seed: cell.paid / cell.clients for cell in tables.cells if cell.method == comparison.second}
+    gains: dict[int, float | None] = {}
+    for (method, seed, ordinal), row in sorted(rows.items()):
+        honest = rows.get((comparison.second, seed, ordinal))
+        if method != comparison.first or row.misreport == 1.0 or honest is None or not paid.get(seed):
+            continue
+        if row.utility is not None and honest.utility is not None:
+            gains[seed] = 100 * (row.utility - honest.utility) / paid[seed]
+    return differences(gains, dict.fromkeys(gains, 0.0))
 
 
 def _rewards_by_seed(tables: Tables, method: str) -> dict[int, list[float]]:
@@ -174,7 +199,12 @@ def _remarks_on_rule(rule: ClaimRule, measured: Differences[int], effect: Estima
         if equal:
             yield f"exactly equal{_in_some(equal, effect.n)}"
         return
-    if effect.low is None or effect.high is None or rule.order is Order.ALIKE or rule.because:
+    if effect.low is None or effect.high is None or rule.because:
+        return
+    if rule.each_seed:
+        yield f"in {sum(sign * value > 0 for value in measured.values)} of {effect.n} seeds"
+        return
+    if rule.order in (Order.ALIKE, Order.NOT_HIGHER):
         return
     if sign * effect.mean < 0 and (effect.high < 0 or effect.low > 0):
         yield "the opposite holds"

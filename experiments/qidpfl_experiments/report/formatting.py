@@ -71,6 +71,8 @@ def comparison(made: Comparison) -> str:
     first = method_named(made.first).title
     if made.metric is Metric.GROWTH:
         return f"reward of {first}: last round compared with the first"
+    if not made.second:
+        return f"{made.metric}: {first}"
     text = f"{made.metric}: {first} − {method_named(made.second).title}"
     return f"{text}, minus the same difference for IID data" if made.beyond_iid else text
 
@@ -79,7 +81,11 @@ def needed(rule: ClaimRule, metric: Metric) -> str:
     """The effect that the claim needs."""
     if rule.because:
         return "more than 0 in every seed" if rule.order is Order.HIGHER else "less than 0 in every seed"
+    if rule.each_seed:
+        return "above 0 in every seed" if rule.order is Order.HIGHER else "below 0 in every seed"
     amount = f"{rule.amount:g} {metric.unit}"
+    if rule.order is Order.NOT_HIGHER:
+        return f"at most +{amount}"
     if rule.order is Order.ALIKE:
         return f"within ± {amount}"
     return f"at least +{amount}" if rule.order is Order.HIGHER else f"at most −{amount}"

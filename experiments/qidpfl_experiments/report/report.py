@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..analysis.claims import Claim
-from ..analysis.conditions import Condition, conditions, failures, finished, for_condition
+from ..analysis.conditions import Condition, compared, conditions, failures, finished, for_condition
 from ..analysis.evaluate import Outcome, outcomes, resolution_in_words, write_claims
 from ..analysis.summary import PARTS, SummaryRow, TimeRow, is_heuristic, summary, times
 from ..analysis.verdicts import Verdict
@@ -62,10 +62,10 @@ def _values(tables: Tables, about: About, drawn: tuple[Picture, ...], found: tup
     sections = tuple(
         Section(
             condition=condition,
-            summary=summary(for_condition(ended, condition)),
+            summary=summary(for_condition(compared(ended), condition)),
             outcomes=tuple(outcome for outcome in found if outcome.condition == condition),
             pictures=tuple(picture for picture in drawn if picture.condition == condition),
-            times=times(for_condition(ended, condition)),
+            times=times(for_condition(compared(ended), condition)),
         )
         for condition in conditions(tables)
     )

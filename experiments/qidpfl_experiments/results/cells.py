@@ -36,6 +36,8 @@ class Cell:
     unsafe_seed: int | None = None
     # With a seed, the noise depends on both: other draws are repeats with other noise.
     draw: int = 0
+    # One client multiplies its privacy value by this factor.
+    misreport: float = 1.0
     variation: str = ""
     rules_digest: str = ""
 

@@ -51,6 +51,7 @@ class CellRow(Key):
     is its mean over the rounds and shows how fast the model learns. `cost` is the paper's server cost, which is
     computed from its model and not measured; without noise it is empty. `spent_rho` and `epsilon` are those of the
     worst client; without noise there is no guarantee and they are empty. `guarantee` is empty if the cell failed.
+    `client_regret`, `server_regret` and `distance` check Theorems 1 to 3 in percent; only the contest has them.
     """
 
     scale: str
@@ -70,6 +71,10 @@ class CellRow(Key):
     guarantee: Guarantee | None
     model_digest: str
     wall_s: float
+    delta: float = 1e-5
+    client_regret: float | None = None
+    server_regret: float | None = None
+    distance: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +105,8 @@ class RoundRow(Key):
 class ClientRow(Key):
     """One client of a task: its profile, whether it was selected, what its ledger says it spent, and its earnings.
 
-    `spent_rho` covers all releases, including the label histogram. It is empty if a release was unprotected.
+    `spent_rho` covers all releases, including the label histogram. It is empty if a release was unprotected. `utility`
+    is its payments minus what its budgets cost at its true privacy value; `misreport` is its factor on that value.
     """
 
     ordinal: int
@@ -113,6 +119,8 @@ class ClientRow(Key):
     spent_rho: float | None
     epsilon: float | None
     earned: float
+    utility: float | None = None
+    misreport: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,10 @@ from ..results.cells import Cell, CellResult
 from ..results.tables import CellRow, ClientRow, Guarantee, MistakesRow, RoundRow
 from ..testbed.process import ProcessEnded
 from ..testbed.services import LocalServices
+from .honesty import factor_of, misreports, utility
 from .mistakes import examined_records
 from .spent import spent_of
+from .theorems import theorem_checks
 
 # Far above the client's defaults, so that only the budgets of the task hold: an experiment measures what a budget buys
 # on public data. The tables report the epsilon that was spent.
@@ -108,7 +110,8 @@ def _arguments(cell: Cell) -> list[str]:
     noise: list[str] = []
     if cell.unsafe_seed is not None:
         noise = ["--unsafe-seed", str(cell.unsafe_seed), "--common-noise", str(cell.draw)]
-    return ["--workers", "1", "--seed", str(cell.key.seed), "--privacy-value", cell.privacy_value, *_LIMITS, *noise]
+    values = ["--seed", str(cell.key.seed), "--privacy-value", cell.privacy_value, *misreports(cell)]
+    return ["--workers", "1", *values, *_LIMITS, *noise]
 
 
 def _result(record: CellRecord) -> CellResult:
@@ -147,6 +150,8 @@ def _cell_row(record: CellRecord, rounds: Sequence[RoundRow], clients: Sequence[
         guarantee=_guarantee(record.task.spec),
         model_digest=record.model_digest,
         wall_s=math.fsum(row.wall_s for row in rounds),
+        delta=record.task.spec.privacy.delta,
+        **vars(theorem_checks(record.task.spec, record.clients, record.rounds)),
     )
 
 
@@ -222,4 +227,6 @@ def _client_row(record: CellRecord, client: ClientSummary) -> ClientRow:
         spent_rho=spent_rho,
         epsilon=epsilon,
         earned=from_micro(ledger.earned_micro),
+        utility=utility(record.cell, client.ordinal, parts, privacy_weight=record.task.spec.game.privacy_weight),
+        misreport=factor_of(record.cell, client.ordinal),
     )

@@ -37,7 +37,11 @@ class GridBuilder:
             raise MissingPrerequisite(f"the run of {method.leader} that gives its rewards and number of clients failed")
         game = _game(method, seed, rewards, leader)
         changes = merged(self._changes(method), merged(_selection(method, seed, leader), game))
-        return self._cell(method.name, partition, seed, changes, rules_digest=method.rules_digest)
+        if method.rounds is not None:
+            changes = merged(changes, _shortened(method.rounds, changes["game"]))
+        return self._cell(
+            method.name, partition, seed, changes, rules_digest=method.rules_digest, misreport=method.misreport
+        )
 
     def can_run(self, method: Method) -> bool:
         """Whether the tasks of this data set allow the method: a low-pass needs a model whose rows are images."""
@@ -96,6 +100,7 @@ class GridBuilder:
         variation: str = "",
         rules_digest: str = "",
         draw: int = 0,
+        misreport: float = 1.0,
     ) -> Cell:
         setup = self.setup
         divided = setup.partitions[partition].partition(clients=setup.clients, seed=seed)
@@ -115,6 +120,7 @@ class GridBuilder:
             privacy_value=setup.privacy_value,
             unsafe_seed=seed if self.reproducible else None,
             draw=draw,
+            misreport=misreport,
             variation=variation,
             rules_digest=rules_digest,
         )
@@ -141,3 +147,11 @@ def _game(method: Method, seed: int, rewards: RewardRange | None, leader: CellRe
         return {"game": {"policy": "fixed", "reward_schedule_micro": schedule}}
     own = {"own_rules": method.name} if method.reward is Reward.CUSTOM else {}
     return {"game": {"policy": method.reward.value, "seed": seed, **own, **range_overrides(rewards)}}
+
+
+def _shortened(rounds: int, game: Mapping[str, Any]) -> dict[str, Any]:
+    """The first rounds only; a game without a schedule keeps its rewards."""
+    schedule = game.get("reward_schedule_micro")
+    if schedule is None:
+        return {"game": {"horizon": rounds}}
+    return {"game": {"horizon": min(rounds, len(schedule)), "reward_schedule_micro": schedule[:rounds]}}

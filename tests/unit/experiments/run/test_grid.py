@@ -7,12 +7,23 @@ from typing import Any, cast
 
 import pytest
 
-from qidpfl_experiments.methods import BY_NAME, METHODS, QI_DPFL, Method, Reward, Role, UnknownMethod, methods_named
+from qidpfl_experiments.methods import (
+    BY_NAME,
+    INCENTIVES,
+    METHODS,
+    QI_DPFL,
+    Method,
+    Reward,
+    Role,
+    UnknownMethod,
+    methods_named,
+)
 from qidpfl_experiments.results.calibration import Calibration
 from qidpfl_experiments.results.cells import Cell, CellResult
 from qidpfl_experiments.results.tables import RoundRow
 from qidpfl_experiments.run.execute import failed
 from qidpfl_experiments.run.grid import SWEEP_SEED, GridBuilder, MissingPrerequisite
+from qidpfl_experiments.run.honesty import factor_of, misreports
 from qidpfl_experiments.run.runner import MethodComparison, Runner
 from qidpfl_experiments.settings import read_settings, setup
 from qidpfl_shared.core.reward import RewardRange
@@ -147,6 +158,25 @@ def test_another_draw_is_another_cell_with_the_same_seed() -> None:
     assert [(cell.key.seed, cell.draw) for cell in cells] == [(SWEEP_SEED, draw) for draw in range(3)]
 
 
+def test_one_client_lies_in_a_run_about_incentives_and_nothing_else_differs() -> None:
+    cells = {
+        method.name: GRID.cell(method, partition="dirichlet", seed=1, rewards=RANGE, leader=leader())
+        for method in INCENTIVES
+    }
+    assert {cell.misreport for cell in cells.values()} == {0.8, 1.0, 1.2}
+    honest, low = cells["contest-honest"], cells["contest-low"]
+    assert honest.overrides == low.overrides and honest.fingerprint != low.fingerprint
+    assert (low.spec.game.horizon, len(low.spec.game.reward_schedule_micro or ())) == (3, 3)
+    assert low.spec.bounds.privacy_value_min == 0.5
+    assert misreports(honest) == [] and "0.8" in misreports(low)
+    assert [factor_of(low, ordinal) for ordinal in range(low.clients)].count(0.8) == 1
+
+
+def test_incentives_are_a_group_of_their_own() -> None:
+    assert methods_named(["incentives"]) == INCENTIVES
+    assert not {method.name for method in METHODS} & {method.name for method in INCENTIVES}
+
+
 def test_other_rules_of_the_same_name_are_another_cell() -> None:
     fingerprints = {
         GRID.cell(
@@ -197,5 +227,5 @@ def test_methods_are_chosen_by_name_in_our_order() -> None:
 
 
 def test_the_error_names_the_unknown_method() -> None:
-    with pytest.raises(UnknownMethod, match="there is no method 'best'; there are all, fedavg"):
+    with pytest.raises(UnknownMethod, match="there is no method 'best'; there are all, incentives, fedavg"):
         methods_named(["fedavg", "best"])
