@@ -4,6 +4,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -12,9 +13,10 @@ from scipy.special import ndtri
 from qidpfl_shared.core.aggregation import Parameters, weighted_mean
 from qidpfl_shared.core.arguments import Vector
 from qidpfl_shared.core.equilibrium import equilibrium
+from qidpfl_shared.core.markets.design import MarketKind
 from qidpfl_shared.core.money import split_reward
 from qidpfl_shared.core.participation import participation
-from qidpfl_shared.core.planning import plan_round
+from qidpfl_shared.core.planning import PlanStatus, plan_round
 from qidpfl_shared.core.privacy.discrete_gaussian import PIECE, discrete_gaussian
 from qidpfl_shared.core.round_rules import Participant
 from qidpfl_shared.protocol.presets import preset
@@ -26,6 +28,7 @@ def main() -> None:
     repeats = parser.parse_args().repeats
     measure_equilibria(repeats)
     measure_rounds(repeats)
+    measure_markets(repeats)
     measure_plans_with_caps(repeats)
     measure_aggregation(repeats)
     measure_noise(repeats)
@@ -75,6 +78,22 @@ def measure_rounds(repeats: int) -> None:
         }
         for name, function in measurements.items():
             print(f"  {f'{name}, {clients:,} clients':40s} {best_seconds(function, repeats) * 1e3:9.2f} ms")
+
+
+def measure_markets(repeats: int) -> None:
+    print("Plan of a round in each market; numpy: one sort of the privacy values")
+    rng = np.random.default_rng(4)
+    for clients in (1_000, 100_000):
+        values = rng.uniform(0.95, 1.05, clients)
+        participants = [Participant(privacy_value=float(value), size=3000) for value in values]
+        limit = best_seconds(partial(np.sort, values), repeats)
+        for market in MarketKind:
+            rules = replace(preset("mnist").round_rules(), market=market, value_min=0.95, value_max=1.05, rho_min=1e-12)
+            plan = partial(plan_round, rules=rules, round_number=1, participants=participants, reward_left_micro=10**15)
+            assert plan().status is PlanStatus.PLANNED
+            seconds = best_seconds(plan, repeats)
+            label = f"{market}, {clients:,} clients"
+            print(f"  {label:40s} {seconds * 1e3:9.2f} ms  {seconds / limit:5.1f} x numpy")
 
 
 def measure_plans_with_caps(repeats: int) -> None:

@@ -129,6 +129,10 @@ class Client:
         """Whether the selection is known to have judged this client. Without a histogram it has no distance."""
         return self.label_distance is not None or self.state in (ClientState.SELECTED, ClientState.REFUSED)
 
+    def counted_value(self, spec: TaskSpec) -> float:
+        """The privacy value; a client that reports none counts as if its value were the largest of the task."""
+        return spec.bounds.privacy_value_max if self.privacy_value is None else self.privacy_value
+
     @property
     def rho_limit(self) -> float:
         """The declared cap of one round; infinite if the client declared none."""

@@ -29,6 +29,8 @@ MODULES = [
     "qidpfl_shared.core.equilibrium",
     "qidpfl_shared.core.forecast",
     "qidpfl_shared.core.label_union",
+    "qidpfl_shared.core.markets.auction",
+    "qidpfl_shared.core.markets.schedules",
     "qidpfl_shared.core.money",
     "qidpfl_shared.core.noise_audit",
     "qidpfl_shared.core.participation",

@@ -99,7 +99,7 @@ def check_profile(report: ConformanceReport, first: PlayedClient) -> None:
     report.expect("profile.digest", told == digest, f"profile_digest is {told}, and the profile has {digest}")
     again = first.store_profile()
     report.expect("profile.repeated", again.body == reply.body, "a repeat got another receipt")
-    other = first.store_profile(privacy_value=first.profile.privacy_value * (1 + 2**-10))
+    other = first.store_profile(privacy_value=(first.profile.privacy_value or 1.0) * (1 + 2**-10))
     expect_answer(report, "profile.frozen", other, 409, "profile_frozen")
 
 

@@ -150,6 +150,7 @@ class PlayedClient:
 
     def best(self, offer: RoundOffer) -> float:
         """The best answer to an announcement."""
+        assert self.profile.privacy_value is not None
         return best_response(
             reward=from_micro(offer.reward_micro),
             total=offer.total,

@@ -76,9 +76,15 @@ class PlayedTask:
             counts = self.profile.label_counts
         return int(np.argsort(counts, kind="stable")[model])
 
+    @property
+    def _cost(self) -> float:
+        """What a unit of budget costs the client."""
+        assert self.profile is not None and self.profile.privacy_value is not None
+        return self.spec.game.privacy_weight * self.profile.privacy_value
+
     def best(self, step: Step) -> float:
         """The best answer of this client to a step."""
-        assert self.profile is not None
+        assert self.profile is not None and self.profile.privacy_value is not None
         weight = self.spec.game.privacy_weight
         return best_rho(step=step, privacy_value=self.profile.privacy_value, privacy_weight=weight)
 
@@ -192,6 +198,8 @@ class PlayedTask:
             raise Refusal(ErrorCode.HISTOGRAM_REQUIRED)
         if len(profile.label_counts) != self.spec.workload.labels:
             raise Refusal(ErrorCode.HISTOGRAM_MISMATCH)
+        if profile.privacy_value is None:
+            raise Refusal(ErrorCode.PRIVACY_VALUE_REQUIRED)
         if answer := self._trouble("profile", Fault.LOST if self.scenario.troubled else Fault.NONE):
             return answer
         if self.profile not in (None, profile):
@@ -236,10 +244,9 @@ class PlayedTask:
         assert self.profile is not None
         mechanism = self.spec.privacy.mechanism.model_dump()
         now = datetime.now(UTC).isoformat()
-        cost = self.spec.game.privacy_weight * self.profile.privacy_value
         return UNKNOWN_FIELD | {
             **{"round_number": step.number, "attempt": step.attempt, "standing": step.standing.value},
-            **{"reward_micro": step.reward_micro(cost=cost), "total": step.total()},
+            **{"reward_micro": step.reward_micro(cost=self._cost), "total": step.total()},
             **{"model_version": step.number - 1, "model_digest": digest_of(self._model_of(step))},
             **{"mechanism": mechanism["name"], "clip_norm": mechanism["clip_norm"] * step.clip_norm_factor},
             **{"dimension": self.spec.dimension, "noise": True, "rho_max": step.rho_max or self.spec.bounds.rho_max},
@@ -321,7 +328,7 @@ class PlayedTask:
         step = next(step for step in self.scenario.steps if step.number == number)
         budget = self._declared.get(number)
         rho = budget.rho if isinstance(budget, Declaration) else 0.0
-        reward = step.reward_micro(cost=self.spec.game.privacy_weight * self.profile.privacy_value)
+        reward = step.reward_micro(cost=self._cost)
         others = max(step.total() - rho, 0.0)
         split = split_reward(reward_micro=reward, declared=[rho, others], delivered=[number in self._delivered, True])
         return step, rho, split.payments[0]
@@ -331,7 +338,7 @@ class PlayedTask:
         if self.profile is None or number > self.spec.game.horizon:
             raise Refusal(ErrorCode.NOT_FOUND)
         step, rho, payment = self._payment(number)
-        reward = step.reward_micro(cost=self.spec.game.privacy_weight * self.profile.privacy_value)
+        reward = step.reward_micro(cost=self._cost)
         own = {"client_id": "conformance-client", "ordinal": 0, "standing": step.standing.value, "rho": rho}
         delivered = number in self._delivered
         own |= {"declined": False, "delivered": delivered, "accepted": delivered, "payment_micro": payment}

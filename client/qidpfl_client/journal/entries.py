@@ -60,6 +60,7 @@ class SeenOffer:
     model_digest: str
     reward_micro: int
     total: float
+    base_rho: float | None = None
 
     @classmethod
     def of(cls, offer: RoundOffer) -> "SeenOffer":
@@ -69,6 +70,7 @@ class SeenOffer:
             model_digest=offer.model_digest,
             reward_micro=offer.reward_micro,
             total=offer.total,
+            base_rho=offer.base_rho,
         )
 
 
@@ -148,7 +150,8 @@ def _unprotected(release: Release) -> Release:
 
 def seen_offer(row: sqlite3.Row) -> SeenOffer:
     """The terms of a round in a row."""
-    return SeenOffer(**{name: row[name] for name in SeenOffer.__dataclass_fields__})
+    # An older journal that is opened read-only does not have all columns.
+    return SeenOffer(**{name: row[name] for name in SeenOffer.__dataclass_fields__ if name in row.keys()})  # noqa: SIM118
 
 
 def columns_of(entry: Entry) -> dict[str, SqlValue]:

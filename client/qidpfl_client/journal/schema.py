@@ -1,6 +1,6 @@
 """The tables of a journal file, and the changes from each earlier version to the next one."""
 
-VERSION = 5
+VERSION = 6
 LIMITS_SINCE = 3
 RECEIPTS_SINCE = 5
 _RECEIPTS = """
@@ -48,6 +48,7 @@ CREATE TABLE offers (
     model_digest TEXT NOT NULL,
     reward_micro INTEGER NOT NULL,
     total REAL NOT NULL,
+    base_rho REAL,
     PRIMARY KEY (task_id, round_number)
 );
 CREATE TABLE entries (
@@ -91,4 +92,5 @@ INSERT INTO limits (recorded_at, lifetime_rho)
 """,
     3: "ALTER TABLE memberships ADD COLUMN next_token TEXT;",
     4: _RECEIPTS,
+    5: "ALTER TABLE offers ADD COLUMN base_rho REAL;",
 }

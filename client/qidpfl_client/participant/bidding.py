@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from qidpfl_shared.core.equilibrium import best_response
-from qidpfl_shared.core.money import from_micro
+from qidpfl_shared.core.markets.design import Terms
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.core.utility import training_cost
@@ -12,6 +11,8 @@ from qidpfl_shared.protocol.messages import RoundOffer
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..owner import Owner
+
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,31 +41,30 @@ class NoBid:
     code: DeclineCode | None = None
 
 
+def terms_of(offer: RoundOffer) -> Terms:
+    """What an announcement offers to this client."""
+    return Terms(reward_micro=offer.reward_micro, total=offer.total, limit=offer.rho_max, base=offer.base_rho)
+
+
 def decide(
     *, offer: RoundOffer, spec: TaskSpec, owner: Owner, remaining_rho: float, fixed_cost: float = 0.0
 ) -> Bid | NoBid:
-    """The best response of Stage II within the owner's limits, if its utility is high enough."""
+    """The best answer in the market of the task within the owner's limits, if its utility is high enough."""
     if offer.standing is not Standing.INVITED:
         return NoBid(f"not invited: {offer.standing}")
     if spec.game.policy is RewardPolicy.NONE:
         return Bid(rho=0.0) if -fixed_cost >= owner.min_utility else _not_worth_it(-fixed_cost, owner)
-    reward = from_micro(offer.reward_micro)
     limits = (offer.rho_max, remaining_rho, owner.rho_cap)
-    rho = best_response(
-        reward=reward,
-        total=offer.total,
-        privacy_value=owner.privacy_value,
-        privacy_weight=spec.game.privacy_weight,
-        cap=min(limits),
-    )
+    best = spec.design.answer(terms_of(offer), privacy_value=owner.privacy_value, cap=min(limits))
+    rho, payment = best.rho, best.payment
     if rho < spec.bounds.rho_min:
         return _too_little(rho, remaining_rho, spec.bounds.rho_min)
-    payment = rho / max(offer.total, rho) * reward
     cost = training_cost(
         rho=rho, privacy_value=owner.privacy_value, privacy_weight=spec.game.privacy_weight, fixed=fixed_cost
     )
     utility = payment - cost
-    if utility < owner.min_utility:
+    # At a price that equals the value the utility is 0, up to rounding.
+    if utility < owner.min_utility - _ROUNDING * payment:
         return _not_worth_it(utility, owner)
     return Bid(rho=rho, payment=payment, utility=utility)
 

@@ -29,7 +29,7 @@ from ..journal.journal import Entry, SeenOffer, round_entry
 from .bidding import DeclineCode, NoBid, decide
 from .session import ClientContext, TaskSession
 from .slots import MonotonicClock, next_slot, slot_s
-from .verification import check_offer, check_payment
+from .verification import check_offer, check_payment, check_terms
 from .waiting import EnrolmentWatch
 
 # While a task waits for clients, the client asks this often how many there are.
@@ -98,8 +98,9 @@ class TaskParticipant:
         self._noise = context.noise
         self._report = context.report
         self._receipts = context.receipts
-        # Bids use the privacy value that the profile has committed to.
-        self._owner = replace(context.owner, privacy_value=session.profile.privacy_value)
+        # Bids use the privacy value that the profile has committed to, if it reports one.
+        reported = session.profile.privacy_value
+        self._owner = context.owner if reported is None else replace(context.owner, privacy_value=reported)
         self._spec = session.spec
         # Computed once: it is a hash of the whole spec.
         self._spec_digest = session.spec.digest
@@ -185,6 +186,7 @@ class TaskParticipant:
             self._deliver(offer, entry)
 
     def _bid(self, offer: RoundOffer) -> Entry | None:
+        check_terms(offer=offer, spec=self._spec, privacy_value=self._owner.privacy_value)
         account = self._context.account(self._spec)
         # The length of a slot, not the measured time: else the answer would tell how long the training took.
         fixed = self._owner.prices.of_round(
@@ -370,11 +372,11 @@ class TaskParticipant:
             elif entry.state is SpendState.SPENT and not entry.acknowledged:
                 # The receipt was lost: send again to learn whether the coordinator has the bytes.
                 if self._send_again(number, last_chance=is_final):
-                    self._read_payment(number, news)
+                    self._read_payment(entry, number, news)
             elif entry.state is SpendState.SPENT and entry.payment_micro is None:
-                self._read_payment(number, news)
+                self._read_payment(entry, number, news)
 
-    def _read_payment(self, round_number: int, news: Announcement) -> None:
+    def _read_payment(self, entry: Entry, round_number: int, news: Announcement) -> None:
         result = news.last_result
         if result is None or result.round_number != round_number:
             result = self._api.round(round_number)
@@ -385,7 +387,15 @@ class TaskParticipant:
         payment = 0 if part is None else part.payment_micro
         accepted = part is not None and part.accepted
         announced = self._journal.offer(self._api.task_id, round_number)
-        check_payment(round_number=round_number, payment_micro=payment, announced=announced, spec=self._spec)
+        escrow = 0 if part is None else part.escrow_micro or 0
+        check_payment(
+            round_number=round_number,
+            payment_micro=payment,
+            announced=announced,
+            spec=self._spec,
+            earned_micro=payment + escrow if accepted else None,
+            rho=entry.rho,
+        )
         self._journal.pay(self._api.task_id, release_of(round_number), payment, accepted=accepted)
         spent = self._context.account(self._spec).spent_rho
         accuracy = "" if result.accuracy is None else f"; accuracy {result.accuracy:.1%}"

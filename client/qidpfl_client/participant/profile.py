@@ -20,7 +20,9 @@ def check_presentable(*, spec: TaskSpec, owner: Owner, account: PrivacyAccount) 
     if owner.exact_histogram and not owner.accept_unproven:
         raise OwnerLimit("an exact histogram is an unprotected release (--accept-unproven allows it)")
     low, high = spec.bounds.privacy_value_min, spec.bounds.privacy_value_max
-    if not low <= owner.privacy_value <= high:
+    # Where nothing is reported, a smaller value only means a larger gain.
+    too_low = owner.privacy_value < low and spec.design.reports_values
+    if too_low or owner.privacy_value > high:
         raise OwnerLimit(
             f"the privacy value {owner.privacy_value:g} is outside the range of the task, {low:g} to {high:g}"
         )
@@ -62,7 +64,7 @@ def make_profile(*, spec: TaskSpec, owner: Owner, learner: Learner, noise: Noise
     return Profile(
         label_counts=counts,
         size=learner.size,
-        privacy_value=owner.privacy_value,
+        privacy_value=owner.privacy_value if spec.design.reports_values else None,
         histogram_rho=rho,
         rho_cap=lowered(owner.rho_cap, spec.bounds.rho_max),
         # What is left would tell what was spent in other tasks. The client declines when nothing is left.

@@ -4,7 +4,12 @@ The client pins the spec of the task by its digest at enrolment. Every announcem
 earlier announcements of the same round.
 """
 
+import math
+
+from qidpfl_shared.core.markets.design import Terms
 from qidpfl_shared.core.money import from_micro
+from qidpfl_shared.core.planning import Standing
+from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.protocol.layouts import DATA_SETS
 from qidpfl_shared.protocol.ledger import LedgerEntry, SpendState
 from qidpfl_shared.protocol.mechanism_specs import BoltOn
@@ -14,6 +19,7 @@ from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import OwnerLimit, UntrustedCoordinator
 from ..journal.journal import PROVEN_DEVICES, Entry, SeenOffer
+from .bidding import terms_of
 
 
 def check_common_noise(*, spec: TaskSpec, accept_unproven: bool) -> None:
@@ -103,12 +109,42 @@ def _largest_budget(offer: RoundOffer, spec: TaskSpec) -> float:
     return spec.bounds.rho_max if exact else min(offer.rho_max, spec.bounds.rho_max)
 
 
-def check_payment(*, round_number: int, payment_micro: int, announced: SeenOffer | None, spec: TaskSpec) -> None:
-    """Refuse a payment above the reward of the round, or above that of any round if this one was not announced."""
+def check_terms(*, offer: RoundOffer, spec: TaskSpec, privacy_value: float) -> None:
+    """Refuse terms that contradict the market of the task. `privacy_value` is the reported one."""
+    if offer.standing is not Standing.INVITED or spec.game.policy is RewardPolicy.NONE:
+        return
+    refusal = spec.design.refusal(terms_of(offer), privacy_value=privacy_value)
+    if refusal is not None:
+        raise UntrustedCoordinator(f"round {offer.round_number} announces {refusal}")
+
+
+def check_payment(
+    *,
+    round_number: int,
+    payment_micro: int,
+    announced: SeenOffer | None,
+    spec: TaskSpec,
+    earned_micro: int | None = None,
+    rho: float = 0.0,
+) -> None:
+    """Refuse a payment above the reward of the round, or above that of any round if this one was not announced.
+
+    `earned_micro` is what the accepted update of the budget `rho` has earned, with its escrow. Where the market fixes
+    it, any other amount is refused too.
+    """
     reward = spec.bounds.reward_max_micro if announced is None else announced.reward_micro
     if payment_micro > reward:
         paid, most = f"{from_micro(payment_micro):.6f}", f"{from_micro(reward):.6f}"
         raise UntrustedCoordinator(f"round {round_number} is paid {paid}, more than its reward {most}")
+    if earned_micro is None or announced is None or rho == 0:
+        return
+    terms = Terms(reward_micro=announced.reward_micro, total=announced.total, limit=math.inf, base=announced.base_rho)
+    due = spec.design.payment(terms, rho)
+    if due is not None and due != earned_micro:
+        raise UntrustedCoordinator(
+            f"round {round_number} is paid {from_micro(earned_micro):.6f}, but market {spec.market} pays"
+            f" {from_micro(due):.6f} for rho {rho:.6g}"
+        )
 
 
 def _check_order(offer: SeenOffer, latest: SeenOffer) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qidpfl_client.errors import Misconfigured
+from qidpfl_shared.core.markets.design import MarketKind
 from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.protocol.mechanism_specs import PaperLiteral, UpdateClip
 from qidpfl_shared.protocol.presets import merged, preset
@@ -51,6 +52,7 @@ def check_supported(spec: TaskSpec) -> None:
     problems = {
         "defence is part of the coordinator of QI-DPFL: leave it out (null)": spec.defence is not None,
         "aggregation.rule must be left out: updates are averaged": spec.aggregation.rule is not None,
+        "markets other than the contest need the coordinator of QI-DPFL": spec.market is not MarketKind.CONTEST,
         "a task without a game has no budgets: use FedAvg of Flower": spec.game.policy is RewardPolicy.NONE,
         "rules of your own need the coordinator of QI-DPFL": spec.game.policy is RewardPolicy.OWN
         or spec.selection.rule is SelectionRule.OWN,

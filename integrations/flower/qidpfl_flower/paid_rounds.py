@@ -140,6 +140,7 @@ class PaidTask:
             profile.label_counts is not None
             and len(profile.label_counts) == self.spec.workload.labels
             and profile.size <= bounds.size_max
+            and profile.privacy_value is not None
             and bounds.privacy_value_min <= profile.privacy_value <= bounds.privacy_value_max
         )
 
@@ -311,6 +312,7 @@ class PaidTask:
 
 
 def _participant(node: PaidNode) -> Participant:
+    assert node.profile.privacy_value is not None
     return Participant(
         privacy_value=node.profile.privacy_value,
         size=node.profile.size,

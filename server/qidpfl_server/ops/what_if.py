@@ -45,7 +45,7 @@ def read_situation(tx: Transaction, task_id: str) -> Situation:
     for client in clients:
         account = accounts[client.client_id]
         before = replace(account, releases=tuple(one for one in account.releases if one.name == HISTOGRAM))
-        known = participant(client, before, gaps.get(client.client_id))
+        known = participant(task.spec, client, before, gaps.get(client.client_id))
         participants.append(replace(known, set_aside=False))
     return Situation(
         spec=task.spec,

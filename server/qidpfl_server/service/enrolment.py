@@ -226,7 +226,10 @@ def _check_profile(task: Task, profile: Profile) -> None:
         raise RequestRefused(ErrorCode.HISTOGRAM_MISMATCH, f"label_counts must have {labels} entries")
     if profile.size > bounds.size_max:
         raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"size must not exceed {bounds.size_max}")
-    if not bounds.privacy_value_min <= profile.privacy_value <= bounds.privacy_value_max:
+    if profile.privacy_value is None:
+        if task.spec.design.reports_values:
+            raise RequestRefused(ErrorCode.PRIVACY_VALUE_REQUIRED, f"market {task.spec.market} needs it")
+    elif not bounds.privacy_value_min <= profile.privacy_value <= bounds.privacy_value_max:
         allowed = f"[{bounds.privacy_value_min}, {bounds.privacy_value_max}]"
         raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"privacy_value must lie in {allowed}")
 
@@ -235,7 +238,7 @@ def _profile_of(client: Client) -> Profile:
     return Profile(
         label_counts=client.label_counts,
         size=client.size or 0,
-        privacy_value=client.privacy_value or 0.0,
+        privacy_value=client.privacy_value,
         histogram_rho=client.histogram_rho,
         rho_cap=client.rho_cap,
         lifetime_rho=client.lifetime_rho,

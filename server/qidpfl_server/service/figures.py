@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qidpfl_shared.core.arguments import Numbers
+from qidpfl_shared.core.markets.design import MarketKind
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.utility import regrets
 from qidpfl_shared.protocol.messages import RoundState
@@ -121,14 +122,17 @@ def round_noise(tx: Transaction, task: Task, round_: Round, clients: Mapping[str
 
 
 def regrets_of(task: Task, reward_micro: int, bidders: Sequence[Client], bids: Numbers) -> list[float]:
-    """What each bidder could have gained by another budget, by the privacy value of its profile."""
-    if not bidders:
+    """What each bidder could have gained by another budget, by the privacy value of its profile.
+
+    Empty in other markets than the contest: there the best answer does not depend on the other budgets.
+    """
+    if not bidders or task.spec.market is not MarketKind.CONTEST:
         return []
     largest = task.spec.bounds.rho_max
     found: list[float] = regrets(
         reward=from_micro(reward_micro),
         budgets=bids,
-        privacy_values=[client.privacy_value or 1.0 for client in bidders],
+        privacy_values=[client.counted_value(task.spec) for client in bidders],
         privacy_weight=task.spec.game.privacy_weight,
         caps=[min(largest, client.rho_limit) for client in bidders],
     ).tolist()

@@ -181,7 +181,7 @@ def _outcome(
 def client_rounds(tx: Transaction, task_id: str, client_id: str) -> list[ClientRound]:
     """The closed rounds of one client. Raises `RequestRefused` if it is not in the task."""
     task, client = get_task(tx, task_id), client_of_task(tx, task_id, client_id)
-    value, weight = client.privacy_value or 1.0, task.spec.game.privacy_weight
+    value, weight = client.counted_value(task.spec), task.spec.game.privacy_weight
     return [
         ClientRound(
             round_number=row.round_number,

@@ -116,7 +116,7 @@ def selection_of(spec: TaskSpec, candidates: Sequence[Client], rules: RuleRegist
         min_clients=spec.rounds.min_clients,
         shortfall=spec.selection.shortfall,
         sizes=[client.size or 0 for client in candidates],
-        privacy_values=[client.privacy_value or 0.0 for client in candidates],
+        privacy_values=[client.counted_value(spec) for client in candidates],
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.account import Release
@@ -98,6 +99,7 @@ class AnnouncementState:
             clip_norm=None if isinstance(mechanism, BoltOn) else mechanism.clip_norm,
             dimension=spec.dimension,
             rho_max=self._rho_max(client_id),
+            base_rho=self._base(client_id),
             noise=spec.privacy.noise,
             declare_by=as_datetime(round_.declare_by),
             deliver_by=as_datetime(round_.deliver_by),
@@ -106,6 +108,17 @@ class AnnouncementState:
             chain=self.chain,
             signature=self.signature,
         )
+
+    def _base(self, client_id: str) -> float | None:
+        """The base of the menu of an invited client; None in other markets."""
+        invitation = self.invitations.get(client_id)
+        if not self._announces_base or invitation is None or invitation.standing is not Standing.INVITED:
+            return None
+        return invitation.expected_rho
+
+    @cached_property
+    def _announces_base(self) -> bool:
+        return self.task.spec.design.announces_base
 
     def _rho_max(self, client_id: str) -> float:
         """The largest budget that a client may declare in this round."""
@@ -266,7 +279,8 @@ def _client_results(tx: Transaction, task: Task, round_: Round, payments: dict[s
     bids = [budgets[client.client_id].rho for client in bidders]
     regret = {
         client.client_id: value
-        for client, value in zip(bidders, regrets_of(task, round_.reward_micro, bidders, bids), strict=True)
+        # Other markets than the contest have no regrets.
+        for client, value in zip(bidders, regrets_of(task, round_.reward_micro, bidders, bids), strict=False)
     }
     results = []
     for client in clients:

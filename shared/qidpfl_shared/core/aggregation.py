@@ -79,7 +79,7 @@ def counted_sizes(*, sizes: Sequence[int], max_ratio: float | None) -> list[int]
     >>> counted_sizes(sizes=[100, 110, 120, 10**7], max_ratio=2.0)
     [100, 110, 120, 230]
     """
-    known = [arguments.whole("sizes", size, minimum=1) for size in sizes]
+    known = arguments.whole_numbers("sizes", sizes, minimum=1)
     if max_ratio is None or not known:
         return known
     largest = max(1, math.floor(arguments.at_least_one("max_ratio", max_ratio) * median(known)))

@@ -127,6 +127,13 @@ def whole(name: str, value: object, *, minimum: int = 0) -> int:
     return number
 
 
+def whole_numbers(name: str, values: Sequence[int], *, minimum: int = 0) -> list[int]:
+    """Whole numbers of at least `minimum`. Plain integers are checked together: there may be many."""
+    if set(map(type, values)) == {int} and min(values) >= minimum and max(values) <= LARGEST_WHOLE:
+        return list(values)
+    return [whole(name, value, minimum=minimum) for value in values]
+
+
 def truth(name: str, value: object) -> bool:
     """A boolean. Other values that Python treats as true or false are refused."""
     if not isinstance(value, bool | np.bool_):

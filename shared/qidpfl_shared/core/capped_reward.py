@@ -52,7 +52,7 @@ def optimal_reward_capped(*, market: Market, round_number: int, caps: Numbers) -
     closed_form = optimal_reward(market=clients, round_number=round_number)
     if closed_form == 0:
         return 0.0
-    price = market.cost_model.price(round_number)
+    price = market.price(round_number)
     return _CappedMarket(market=clients, price=price, limits=limits[counted]).cheapest_reward(closed_form)
 
 

@@ -12,7 +12,9 @@ import numpy as np
 from . import arguments
 from .arguments import ImpossibleArgument, Mask, Vector
 from .averaging.optimal_weights import LabelGaps
-from .capped_reward import optimal_reward_capped
+from .markets.contest import Contest
+from .markets.design import MarketDesign
+from .markets.schedules import RewardSchedule
 from .reward import CostModel, Market, RewardRange, Weighting
 
 
@@ -44,7 +46,11 @@ class RewardQuestion:
     past: tuple[PastRound, ...]
     """The earlier rounds in order."""
     privacy_values: Vector
-    """What a unit of budget is worth to each client (ν)."""
+    """What a unit of budget is worth to each client (ν).
+
+    The reward must not depend on what the sellers of a truthful market report. In an auction this is the price for all
+    of them, in a menu the largest value of the task.
+    """
     sizes: Vector
     """The number of records of each client."""
     caps: Vector
@@ -65,6 +71,10 @@ class RewardQuestion:
     """The largest part of the reward that one client may get."""
     labels: LabelGaps | None = None
     """With weighting `optimal`: how far the labels of each client are from the reference, and what that costs."""
+    design: MarketDesign | None = None
+    """The market of the task; None: the contest of the paper."""
+    schedule: RewardSchedule | None = None
+    """What replaces the paper's growth of the rewards."""
 
     @property
     def horizon(self) -> int:
@@ -83,7 +93,13 @@ class RewardQuestion:
 
     def optimal_reward(self) -> float:
         """Return the reward of policy `optimal`: the one with the least cost for the server (Theorem 2, with caps)."""
-        market = Market(
+        design = Contest(privacy_weight=self.privacy_weight) if self.design is None else self.design
+        return design.optimal_reward(market=self.market, round_number=self.round_number, caps=self.caps)
+
+    @property
+    def market(self) -> Market:
+        """The clients and the server's cost, as the core's functions take them."""
+        return Market(
             cost_model=self.cost_model,
             weighting=self.weighting,
             privacy_weight=self.privacy_weight,
@@ -92,8 +108,8 @@ class RewardQuestion:
             noise_scales=self.noise_scales,
             max_share=self.max_share,
             labels=self.labels,
+            schedule=self.schedule,
         )
-        return optimal_reward_capped(market=market, round_number=self.round_number, caps=self.caps)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

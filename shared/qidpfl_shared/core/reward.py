@@ -18,6 +18,7 @@ from . import arguments
 from .arguments import ImpossibleArgument, Mask, Numbers, Vector
 from .averaging.optimal_weights import LabelGaps, optimal_weights
 from .equilibrium import budget_per_reward
+from .markets.schedules import RewardSchedule
 
 
 class RewardPolicy(StrEnum):
@@ -126,7 +127,8 @@ class Market:
     """The clients of one round and the constants of the server's cost: what the optimal reward depends on.
 
     The arrays have one entry per client. `noise_scales` are v_i: an upload has the noise variance v_i/ρ_i. No client
-    gets more than `max_share` of the reward. `labels` count with weighting `optimal` only.
+    gets more than `max_share` of the reward. `labels` count with weighting `optimal` only. A `schedule` replaces the
+    paper's growth of the rewards.
     """
 
     cost_model: CostModel
@@ -137,6 +139,7 @@ class Market:
     noise_scales: Vector
     max_share: float = 1.0
     labels: LabelGaps | None = None
+    schedule: RewardSchedule | None = None
 
     def __post_init__(self) -> None:
         values = arguments.positive_vector("privacy_values", self.privacy_values)
@@ -160,6 +163,13 @@ class Market:
             noise_scales=self.noise_scales[clients],
             labels=None if self.labels is None else self.labels.only(clients),
         )
+
+    def price(self, round_number: int) -> float:
+        """Cost of one unit of reward in this round, as the choice of the reward counts it."""
+        if self.schedule is None:
+            return self.cost_model.price(round_number)
+        self.cost_model.check_round(round_number)
+        return (1 - self.cost_model.accuracy_weight) * self.schedule.discount_at(round_number)
 
     @property
     def balances_labels(self) -> bool:
@@ -187,20 +197,6 @@ class Market:
     def without_labels(self) -> "Market":
         """The same market with weights that make the noise as small as possible, if its weights balance labels."""
         return replace(self, labels=None) if self.balances_labels else self
-
-
-def random_reward(*, reward_range: RewardRange, round_number: int, seed: int) -> float:
-    """Draw a reward uniformly from the range. The same seed and round give the same reward.
-
-    Raises `ImpossibleArgument` if the range has no finite maximum.
-
-    >>> round(random_reward(reward_range=RewardRange(minimum=1.0, maximum=5.0), round_number=1, seed=7), 3)
-    4.081
-    """
-    if math.isinf(reward_range.maximum):
-        raise ImpossibleArgument("maximum", reward_range.maximum, "must be finite to draw a reward from the range")
-    source = np.random.default_rng([arguments.whole("seed", seed), arguments.whole("round_number", round_number)])
-    return float(source.uniform(reward_range.minimum, reward_range.maximum))
 
 
 def aggregation_weights(
@@ -251,15 +247,9 @@ def noise_cost(*, market: Market) -> float:
     Weights that balance labels change with the reward: then it is the limit of A_t for small rewards, its smallest
     value. The example is that of `optimal_reward`.
     """
-    rates = budget_per_reward(
-        privacy_values=market.privacy_values, privacy_weight=market.privacy_weight, max_share=market.max_share
-    )
+    rates = _contest_rates(market)
     active = rates > 0
-    if not active.any():
-        return 0.0
-    scales = market.noise_scales[active]
-    weights = market.only(active).without_labels().weights(rates[active])
-    return market.cost_model.noise_factor * _noise_variance(weights, rates[active], scales)
+    return _cost_of_rates(market.only(active), rates[active]) if active.any() else 0.0
 
 
 def optimal_reward(*, market: Market, round_number: int) -> float:
@@ -281,22 +271,22 @@ def optimal_reward(*, market: Market, round_number: int) -> float:
     >>> round(optimal_reward(market=market, round_number=1), 3)
     19.454
     """
-    price = market.cost_model.price(round_number)
-    reward = math.sqrt(noise_cost(market=market) / price)
-    return _balanced_reward(market, price, reward) if market.balances_labels and reward > 0 else reward
+    return cheapest_reward(market=market, rates=_contest_rates(market), price=market.price(round_number))
 
 
-def _balanced_reward(market: Market, price: float, lowest: float) -> float:
-    """Return the cheapest reward for weights that balance labels.
+def cheapest_reward(*, market: Market, rates: Vector, price: float) -> float:
+    """Return the reward with the least cost where client i sells the budget `rates[i]` per unit of reward.
 
-    The cost is convex in reward and weights together, so the reward is the only one with R = sqrt(A/price), where A
-    belongs to the weights at R. A grows with R from its value for small rewards.
+    It is the only R with R = sqrt(A/price), where A belongs to the weights at R. Weights that balance labels change
+    with the reward: A then grows with R from its value for small rewards.
     """
-    rates = budget_per_reward(
-        privacy_values=market.privacy_values, privacy_weight=market.privacy_weight, max_share=market.max_share
-    )
     active = rates > 0
+    if not active.any():
+        return 0.0
     clients, rates = market.only(active), rates[active]
+    lowest = math.sqrt(_cost_of_rates(clients, rates) / price)
+    if not market.balances_labels or lowest == 0:
+        return lowest
 
     def excess(logarithm: float) -> float:
         weights = clients.weights(rates * math.exp(logarithm))
@@ -312,6 +302,18 @@ def _balanced_reward(market: Market, price: float, lowest: float) -> float:
     from scipy.optimize import brentq
 
     return math.exp(float(brentq(excess, start, end, xtol=1e-13, rtol=1e-14)))
+
+
+def _contest_rates(market: Market) -> Vector:
+    return budget_per_reward(
+        privacy_values=market.privacy_values, privacy_weight=market.privacy_weight, max_share=market.max_share
+    )
+
+
+def _cost_of_rates(clients: Market, rates: Vector) -> float:
+    """The noise cost of a reward of 1, with weights that make the noise as small as possible if they balance labels."""
+    weights = clients.without_labels().weights(rates)
+    return clients.cost_model.noise_factor * _noise_variance(weights, rates, clients.noise_scales)
 
 
 def optimal_schedule(*, cost_model: CostModel, noise_cost: float) -> Vector:

@@ -1,10 +1,19 @@
 """The input of the plan of a round: the rules of the task, and what the server knows of each participant."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from . import arguments
-from .arguments import ImpossibleArgument
+from .arguments import ImpossibleArgument, Vector
+from .markets.auction import Auction
+from .markets.contest import Contest
+from .markets.design import MarketDesign, MarketKind
+from .markets.menu import Menu, MenuPrior
+from .markets.schedules import RewardSchedule
 from .privacy.mechanisms import Mechanism
 from .reward import ANY_REWARD, CostModel, RewardPolicy, RewardRange, Weighting
 
@@ -39,9 +48,12 @@ class Participant:
 class RoundRules:
     """The rules of a task that planning uses. Raises `ImpossibleArgument` for values that contradict each other.
 
-    The last three bound what a single client can do, and are None in tasks without a defence: the multiple of an equal
+    Three numbers bound what a single client can do, and are None in tasks without a defence: the multiple of an equal
     share of the reward that it gets at most, the multiple of its planned budget that it may declare, and the multiple
     of the median size that its own size counts at most.
+
+    `value_min` and `value_max` are the privacy values that the task accepts. `winners` is the number of winners of an
+    auction, and `prior` what a menu assumes of the values. A `schedule` replaces the paper's growth of the rewards.
     """
 
     policy: RewardPolicy
@@ -62,6 +74,12 @@ class RoundRules:
     max_share: float | None = None
     max_bid: float | None = None
     max_size_ratio: float | None = None
+    market: MarketKind = MarketKind.CONTEST
+    value_min: float = 1e-9
+    value_max: float = 1e9
+    winners: int | None = None
+    prior: MenuPrior | None = None
+    schedule: RewardSchedule | None = None
 
     def __post_init__(self) -> None:
         arguments.choice("policy", self.policy, RewardPolicy)
@@ -90,6 +108,60 @@ class RoundRules:
         if self.reward_schedule is not None:
             horizon = self.cost_model.horizon
             arguments.non_negative_vector("reward_schedule", self.reward_schedule, length=horizon)
+        self._check_market()
+
+    def _check_market(self) -> None:
+        arguments.choice("market", self.market, MarketKind)
+        if arguments.positive("value_min", self.value_min) > arguments.positive("value_max", self.value_max):
+            raise ImpossibleArgument("value_min", self.value_min, f"must not exceed value_max = {self.value_max}")
+        if self.winners is not None:
+            arguments.whole("winners", self.winners, minimum=2)
+        if self.prior is not None:
+            arguments.choice("prior", self.prior, MenuPrior)
+        if self.schedule is not None and self.schedule.horizon != self.cost_model.horizon:
+            raise ImpossibleArgument("schedule", self.schedule, "must have the rounds of the cost model")
+        if self.schedule is not None and self.reward_schedule is not None:
+            raise ImpossibleArgument("schedule", self.schedule, "and reward_schedule exclude each other")
+
+    @cached_property
+    def design(self) -> MarketDesign:
+        """The rules of the market."""
+        match self.market:
+            case MarketKind.CONTEST:
+                return Contest(
+                    privacy_weight=self.privacy_weight,
+                    min_share=self.min_share,
+                    min_clients=self.min_clients,
+                    max_share=self.max_share,
+                    max_bid=self.max_bid,
+                )
+            case MarketKind.AUCTION:
+                return Auction(
+                    privacy_weight=self.privacy_weight,
+                    largest_value=self.value_max,
+                    smallest_rho=self.rho_min,
+                    largest_rho=self.rho_max,
+                    min_clients=self.min_clients,
+                    winners=self.winners,
+                )
+            case MarketKind.MENU:
+                return Menu(
+                    privacy_weight=self.privacy_weight,
+                    smallest_value=self.value_min,
+                    largest_value=self.value_max,
+                    smallest_rho=self.rho_min,
+                    largest_rho=self.rho_max,
+                    max_share=self.max_share,
+                    prior=self.prior,
+                )
+
+    def caps(self, participants: Sequence[Participant]) -> Vector:
+        """Return `cap` of each participant."""
+        declared = np.array([one.rho_cap for one in participants], dtype=np.float64)
+        left = np.array([one.remaining_rho for one in participants], dtype=np.float64)
+        limits = np.minimum(np.minimum(declared, left), self.rho_max)
+        allowed: Vector = np.where(limits >= self.rho_min, limits, 0.0)
+        return allowed
 
     def cap(self, participant: Participant) -> float:
         """Return the largest budget that a participant can declare: its smallest limit; 0 if below rho_min."""

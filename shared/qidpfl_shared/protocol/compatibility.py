@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..core.markets.design import MarketKind
 from ..core.privacy.mechanisms import MechanismName
 from .chain import digest_of_facts
 
@@ -22,8 +23,11 @@ DATA_COLUMNS, DATA_IMAGE = "data.columns", "data.image"
 # `aggregation.weighting` has the value `optimal`. A client need not compute the weights, but those of earlier versions
 # cannot read a spec with this value.
 OPTIMAL_WEIGHTS = "aggregation.optimal_weights"
+# Markets other than the contest: a client answers and checks by their rules.
+MARKETS: dict[MarketKind, str] = {kind: f"market.{kind.value}" for kind in MarketKind if kind is not MarketKind.CONTEST}
 KNOWN_REQUIREMENTS = frozenset(
     {
+        *MARKETS.values(),
         *(ANSWER_RHO, ANSWER_JOIN, DATA_COLUMNS, DATA_IMAGE, OPTIMAL_WEIGHTS),
         *(f"mechanism.{name.value}" for name in MechanismName),
     }
@@ -31,15 +35,23 @@ KNOWN_REQUIREMENTS = frozenset(
 
 
 def requirements(
-    *, mechanism: str, plays: bool, data: str | None = None, optimal_weights: bool = False
+    *,
+    mechanism: str,
+    plays: bool,
+    data: str | None = None,
+    optimal_weights: bool = False,
+    market: MarketKind = MarketKind.CONTEST,
 ) -> tuple[str, ...]:
-    """What a client must know to take part: the mechanism, how it answers, how it prepares own data, the weighting.
+    """What a client must know to take part.
+
+    It is the mechanism, how it answers, how it prepares own data, the weighting, and the market.
 
     >>> requirements(mechanism="gradient_once", plays=True)
     ('mechanism.gradient_once', 'answer.rho')
     """
     needed = (f"mechanism.{mechanism}", ANSWER_RHO if plays else ANSWER_JOIN)
-    return (*needed, *([] if data is None else [data]), *([OPTIMAL_WEIGHTS] if optimal_weights else []))
+    others = (data, OPTIMAL_WEIGHTS if optimal_weights else None, MARKETS.get(market))
+    return (*needed, *(name for name in others if name is not None))
 
 
 def unknown_requirements(names: Iterable[object]) -> list[str]:

@@ -78,6 +78,7 @@ class ErrorCode(StrEnum):
     INCONSISTENT_SPEC = "inconsistent_spec", 422, "Two parts of the task contradict each other"
     HISTOGRAM_MISMATCH = "histogram_mismatch", 422, "The label counts do not fit the task or do not add up to the size"
     HISTOGRAM_REQUIRED = "histogram_required", 422, "The selection rule of this task needs the label counts"
+    PRIVACY_VALUE_REQUIRED = "privacy_value_required", 422, "The market of this task needs the privacy value"
     OUT_OF_BOUNDS = "out_of_bounds", 422, "A value is outside the bounds of the task"
     DIGEST_REQUIRED = "digest_required", 422, "The upload needs a Content-Digest of type sha-256"
     DIGEST_MISMATCH = "digest_mismatch", 422, "The bytes do not have the digest that was announced"

@@ -45,6 +45,11 @@ def is_absent_step(value: object) -> bool:
     return value is None or value == "none"
 
 
+def is_contest(value: object) -> bool:
+    """For `exclude_if` of the market: the paper's contest is the same as an absent one."""
+    return value is None or value == "contest"
+
+
 def _true(value: bool) -> bool:
     if not value:
         raise PydanticCustomError("must_be_true", "Input should be true")

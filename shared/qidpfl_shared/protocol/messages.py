@@ -151,8 +151,10 @@ class Profile(Message):
         description="the label histogram; null: the client sends none, which only selection rule `all` allows",
     )
     size: PositiveCount = Field(description="number of records; public")
-    privacy_value: PrivacyValue = Field(
-        description="value of one unit of budget to the client (ν), within `bounds` of the spec"
+    privacy_value: PrivacyValue | None = Field(
+        default=None,
+        description="value of one unit of budget to the client (ν), within `bounds` of the spec; null: the client"
+        " reports none, which only market `menu` allows",
     )
     histogram_rho: Rho | None = Field(
         default=None, description="null: the histogram is exact, an unprotected release, or there is none"
@@ -225,16 +227,20 @@ class RoundOffer(SignedMessage):
     """An open round for one client: all it needs to compute its best response, and no data of other clients.
 
     The signature covers what is the same for all clients of an attempt: this message, the member `round` of the answer,
-    without `signature`, `standing`, `rho_max`, `declare_in_s` and `deliver_in_s`.
+    without `signature`, `standing`, `rho_max`, `base_rho`, `declare_in_s` and `deliver_in_s`.
     """
 
     kind: ClassVar[str] = "announcement"
-    unsigned: ClassVar[frozenset[str]] = frozenset({"standing", "rho_max", "declare_in_s", "deliver_in_s"})
+    unsigned: ClassVar[frozenset[str]] = frozenset({"standing", "rho_max", "base_rho", "declare_in_s", "deliver_in_s"})
 
     round_number: RoundNumber
     attempt: Attempt
     reward_micro: Micro
-    total: float = Field(ge=0, description="sum S of all budgets at the equilibrium; best answer S − φ·ν·S²/R")
+    total: float = Field(
+        ge=0,
+        description="S. Contest: the sum of all budgets at the equilibrium; best answer S − φ·ν·S²/R. Auction: what the"
+        " reward buys at the price θ, R/(φ·θ). Menu: the sum of all bases without caps",
+    )
     standing: Choice[Standing] = Field(description="`invited`, or the reason why not")
     model_version: ModelVersion
     model_digest: Digest
@@ -242,6 +248,11 @@ class RoundOffer(SignedMessage):
     clip_norm: float | None = Field(default=None, gt=0, description="null if the mechanism does not clip")
     dimension: PositiveCount
     rho_max: Rho = Field(description="the largest budget that this client may declare in this round")
+    base_rho: Rho | None = Field(
+        default=None,
+        exclude_if=is_absent,
+        description="market menu: the base e of the payments that this client may choose from",
+    )
     noise: bool
     declare_by: Moment
     deliver_by: Moment

@@ -80,7 +80,7 @@ class PlanAuditor:
         return plan(lambda _: recorded)
 
     def _participant(self, record: RoundRecord, client_id: str, gap: Vector | None) -> Participant:
-        known = participant(record.clients[client_id], self._accounts[client_id], gap)
+        known = participant(self._task.spec, record.clients[client_id], self._accounts[client_id], gap)
         # A client that was set aside then may have returned since.
         return replace(known, set_aside=record.invitations[client_id].standing is Standing.SET_ASIDE)
 

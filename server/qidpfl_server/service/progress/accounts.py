@@ -200,7 +200,7 @@ def _account(
     paid, escrow = total.paid_micro, total.escrow_micro
     cost = training_cost(
         rho=math.fsum(total.sold),
-        privacy_value=client.privacy_value or 1.0,
+        privacy_value=client.counted_value(task.spec),
         privacy_weight=task.spec.game.privacy_weight,
     )
     return AccountSummary(

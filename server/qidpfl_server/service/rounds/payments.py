@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from qidpfl_shared.core.money import split_reward
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
@@ -30,29 +29,23 @@ def round_payments(
     budgets: Mapping[str, Budget],
     accepted: Collection[str],
 ) -> RoundPayments:
-    """Split the reward over all declared budgets, and pay those whose updates were accepted.
-
-    In a task with a defence a budget without an accepted update counts at most as planned. A client that declares much
-    and does not deliver therefore takes nothing away from the others.
-    """
+    """Pay by the rules of the task's market those whose updates were accepted."""
     declared = sorted(
         (known for known, budget in budgets.items() if budget.rho > 0), key=lambda known: clients[known].ordinal
     )
-    split = split_reward(
+    counted = set(accepted)
+    split = task_spec.design.split(
         reward_micro=round_.reward_micro,
-        declared=[
-            budgets[known].rho
-            if task_spec.defence is None or known in accepted
-            else min(budgets[known].rho, invitations[known].expected_rho)
-            for known in declared
-        ],
-        delivered=[known in accepted for known in declared],
+        total=round_.total,
+        declared=[budgets[known].rho for known in declared],
+        planned=[invitations[known].expected_rho for known in declared],
+        delivered=[known in counted for known in declared],
     )
     held_back = Fraction(0.0 if task_spec.defence is None else task_spec.defence.escrow)
     due = {
         known: _payment(amount, held_back)
         for known, amount in zip(declared, split.payments, strict=True)
-        if known in accepted
+        if known in counted
     }
     return RoundPayments(due=due, kept_micro=split.kept)
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from qidpfl_shared.core.arguments import Vector
 from qidpfl_shared.core.custom_rules import CustomRuleFailed, PastRound
+from qidpfl_shared.core.markets.design import MarketKind
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.noise_audit import alignment_score
 from qidpfl_shared.core.planning import PlanStatus, RoundPlan, Standing, plan_round
@@ -13,7 +14,7 @@ from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.core.round_rules import Participant
 from qidpfl_shared.protocol.messages import RoundState, TaskState
-from qidpfl_shared.protocol.task_spec import DefenceSpec
+from qidpfl_shared.protocol.task_spec import DefenceSpec, TaskSpec
 
 from ...clock import SECOND, Micros, seconds
 from ...domain import Client, EndReason, Round, RoundInvitation, Task
@@ -54,7 +55,8 @@ def open_round(
             rules=task.spec.round_rules(),
             round_number=round_number,
             participants=[
-                participant(client, accounts[client.client_id], gaps.get(client.client_id)) for client in clients
+                participant(task.spec, client, accounts[client.client_id], gaps.get(client.client_id))
+                for client in clients
             ],
             reward_left_micro=task.spec.bounds.reward_total_micro - paid_micro(tx, task, round_number),
             past=_past(tx, task),
@@ -155,11 +157,11 @@ def _label_gaps(tx: Transaction, task: Task, active: list[Client]) -> dict[str, 
     return label_gaps(task.spec, tx.clients.of_task(task.task_id) if pooled else active)
 
 
-def participant(client: Client, account: PrivacyAccount, gap: Vector | None = None) -> Participant:
+def participant(spec: TaskSpec, client: Client, account: PrivacyAccount, gap: Vector | None = None) -> Participant:
     """A client as input of the plan of a round. `gap` is that of its labels, if the weights use it."""
-    assert client.privacy_value is not None and client.size is not None
+    assert client.size is not None
     return Participant(
-        privacy_value=client.privacy_value,
+        privacy_value=client.counted_value(spec),
         size=client.size,
         rho_cap=client.rho_limit,
         remaining_rho=account.remaining_rho,
@@ -228,7 +230,8 @@ def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Cl
         opened_at=now,
     )
     # A client of release 0.1.0 accepts no other bound than that of the spec, unless the task has a defence.
-    bounded = (task.spec.defence is not None or task.is_versioned) and plan.reward_micro > 0
+    known = task.spec.defence is not None or task.is_versioned or task.spec.market is not MarketKind.CONTEST
+    bounded = known and plan.reward_micro > 0
     tx.rounds.insert(round_)
     tx.rounds.invite(
         round_,

@@ -235,7 +235,7 @@ class BudgetBatch(_Batch):
 
     def _require_affordable(self, client: Client, rho: float) -> None:
         smallest = self._task.spec.bounds.rho_min
-        largest = self._rules.cap(participant(client, self._snapshot.accounts[client.client_id]))
+        largest = self._rules.cap(participant(self._task.spec, client, self._snapshot.accounts[client.client_id]))
         limit = self._snapshot.invitations[client.client_id].rho_limit
         largest = largest if limit is None else min(largest, limit)
         if not smallest * (1 - _TOLERANCE) <= rho <= largest * (1 + _TOLERANCE):

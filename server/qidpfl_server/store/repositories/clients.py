@@ -118,7 +118,7 @@ class ClientRows:
         *,
         label_counts: Sequence[int] | None,
         size: int,
-        privacy_value: float,
+        privacy_value: float | None,
         histogram_rho: float | None,
         rho_cap: float | None,
         lifetime_rho: float | None,

@@ -20,7 +20,7 @@ from ..privacy.conversion import epsilon_from_rho
 from ..reward import RewardPolicy
 from ..round_rules import Participant, RoundRules
 from .noise_curve import NoiseCurve, Prediction
-from .play import PlannedTask, PlanOfRound, contest, play_task, with_rewards
+from .play import PlannedTask, PlanOfRound, plan_of_task, play_task, with_rewards
 
 # The search ends when the factor is known to this relative precision.
 _PRECISION = 1e-6
@@ -48,7 +48,7 @@ class PlanningCase:
     rounds: int
     delta: float
     histogram_rho: float = 0.0
-    plan: PlanOfRound = contest
+    plan: PlanOfRound = plan_of_task
 
     def __post_init__(self) -> None:
         arguments.whole("rounds", self.rounds, minimum=1)

@@ -14,6 +14,7 @@ from .. import arguments
 from ..aggregation import bounded_weights, counted_sizes
 from ..arguments import Numbers, Vector
 from ..averaging.optimal_weights import label_gaps_of
+from ..money import MICRO
 from ..planning import PlanStatus, RoundPlan, plan_round
 from ..reward import ANY_REWARD, RewardPolicy, aggregation_weights
 from ..round_rules import Participant, RoundRules
@@ -24,23 +25,32 @@ _MAX_PULL = 2.0
 # No limit on what a task pays: the planner says what it would cost.
 NO_LIMIT = arguments.LARGEST_WHOLE
 
-# How a market plans one round: from the rules, the participants and the number of the round to a plan.
+# How a round is planned: from the rules, the participants and the number of the round to a plan.
 PlanOfRound = Callable[[RoundRules, Sequence[Participant], int], RoundPlan]
 
 
-def contest(rules: RoundRules, participants: Sequence[Participant], round_number: int) -> RoundPlan:
-    """The plan of the paper's contest, without a limit on what the task pays in total."""
+def plan_of_task(rules: RoundRules, participants: Sequence[Participant], round_number: int) -> RoundPlan:
+    """The plan of the task's own market, without a limit on what the task pays in total."""
     return plan_round(rules=rules, round_number=round_number, participants=participants, reward_left_micro=NO_LIMIT)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlannedRound:
-    """The plan of one round, and the noise of its average in units of the bound of one signal."""
+    """The plan of one round, what its clients sell and earn, and the noise of its average.
+
+    The noise is in units of the bound of one signal. `payments` are in units of money; the coordinator keeps the rest
+    of the reward.
+    """
 
     reward_micro: int
     invited: int
     noise: float
     budgets: Vector
+    payments: Vector
+
+    @property
+    def paid_micro(self) -> int:
+        return min(self.reward_micro, round(float(self.payments.sum()) * MICRO))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,7 +63,7 @@ class PlannedTask:
     @property
     def money_micro(self) -> int:
         """What all rounds pay together."""
-        return sum(one.reward_micro for one in self.rounds)
+        return sum(one.paid_micro for one in self.rounds)
 
     @property
     def noise(self) -> float:
@@ -67,16 +77,12 @@ class PlannedTask:
         return total
 
     def earned(self, client: int) -> float:
-        """What one client earns, in micro-units: its part of every reward."""
-        return math.fsum(
-            one.reward_micro * float(one.budgets[client] / one.budgets.sum())
-            for one in self.rounds
-            if one.budgets[client] > 0
-        )
+        """What one client earns, in micro-units."""
+        return math.fsum(MICRO * float(one.payments[client]) for one in self.rounds)
 
 
 def play_task(
-    *, rules: RoundRules, participants: Sequence[Participant], rounds: int, plan: PlanOfRound = contest
+    *, rules: RoundRules, participants: Sequence[Participant], rounds: int, plan: PlanOfRound = plan_of_task
 ) -> PlannedTask:
     """Plan the rounds of a task one after the other, with what each leaves of the clients' lifetime budgets.
 
@@ -91,10 +97,16 @@ def play_task(
         planned = plan(rules, left, number)
         if planned.status is not PlanStatus.PLANNED:
             return PlannedTask(rounds=tuple(played), status=planned.status)
-        budgets = np.array(planned.budgets)
+        budgets, payments = _sold(rules, left, planned)
         noise = noise_of_average(rules=rules, participants=left, budgets=budgets)
         played.append(
-            PlannedRound(reward_micro=planned.reward_micro, invited=planned.invited, noise=noise, budgets=budgets)
+            PlannedRound(
+                reward_micro=planned.reward_micro,
+                invited=planned.invited,
+                noise=noise,
+                budgets=budgets,
+                payments=payments,
+            )
         )
         left = [
             one
@@ -103,6 +115,17 @@ def play_task(
             for one, budget in zip(left, budgets, strict=True)
         ]
     return PlannedTask(rounds=tuple(played), status=PlanStatus.PLANNED)
+
+
+def _sold(rules: RoundRules, participants: Sequence[Participant], planned: RoundPlan) -> tuple[Vector, Vector]:
+    """What each client sells, by its privacy value, and what it earns, in units."""
+    expected = np.array(planned.budgets)
+    if rules.policy == RewardPolicy.NONE:
+        return expected, np.zeros(expected.size)
+    values = np.array([one.privacy_value for one in participants])
+    sold = rules.design.sold(budgets=expected, limits=np.array(planned.limits), values=values)
+    earned = rules.design.earned(reward_micro=planned.reward_micro, total=planned.total, budgets=expected, sold=sold)
+    return sold, earned
 
 
 def noise_of_average(*, rules: RoundRules, participants: Sequence[Participant], budgets: Numbers) -> float:
@@ -140,5 +163,10 @@ def with_rewards(rules: RoundRules, rewards: Sequence[float]) -> RoundRules:
     horizon = rules.cost_model.horizon
     schedule = (*rewards, *(0.0,) * (horizon - len(rewards)))
     return replace(
-        rules, policy=RewardPolicy.FIXED, fixed_reward=None, reward_schedule=schedule, reward_range=ANY_REWARD
+        rules,
+        policy=RewardPolicy.FIXED,
+        fixed_reward=None,
+        reward_schedule=schedule,
+        reward_range=ANY_REWARD,
+        schedule=None,
     )

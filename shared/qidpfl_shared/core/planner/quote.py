@@ -8,7 +8,7 @@ from ..money import MICRO
 from ..privacy.conversion import epsilon_from_rho
 from ..round_rules import Participant, RoundRules
 from ..utility import training_cost
-from .play import PlanOfRound, contest, play_task
+from .play import PlanOfRound, plan_of_task, play_task
 
 # The reports of a quote, as multiples of the client's own privacy value.
 FACTORS = (0.8, 0.9, 1.0, 1.1, 1.2)
@@ -41,7 +41,7 @@ def quotes(
     delta: float,
     histogram_rho: float = 0.0,
     factors: Sequence[float] = FACTORS,
-    plan: PlanOfRound = contest,
+    plan: PlanOfRound = plan_of_task,
 ) -> list[Quote]:
     """Return one quote per factor of the client's privacy value. The others report the same in all of them.
 

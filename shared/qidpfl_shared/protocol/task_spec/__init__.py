@@ -1,18 +1,17 @@
 """The specification of a task: `TaskSpec`, its parts, and the checks between the parts."""
 
 from .data import ColumnSpec, DataSpec, ImageSpec, LabelKind, LabelSpec
+from .game import GameSpec, RewardRangeSpec
 from .parts import (
     AggregationSpec,
     AuditMode,
     BoundsSpec,
     DefenceSpec,
-    GameSpec,
     Ordinal,
     Partition,
     PartitionKind,
     PrivacySpec,
     Retention,
-    RewardRangeSpec,
     RoundsSpec,
     SelectionRule,
     SelectionSpec,

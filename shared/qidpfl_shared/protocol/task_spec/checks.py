@@ -7,6 +7,8 @@ from pydantic_core import PydanticCustomError
 from ...core.aggregation import AggregationRule
 from ...core.arguments import ImpossibleArgument
 from ...core.averaging.post_processing import PostProcessing
+from ...core.markets.design import MarketKind
+from ...core.markets.schedules import ScheduleKind
 from ...core.privacy.mechanisms import UploadKind
 from ...core.reward import RewardPolicy, Weighting
 from .. import layouts
@@ -97,6 +99,8 @@ def _check_game(spec: TaskParts) -> None:
     if game.reward_schedule_micro is not None and len(game.reward_schedule_micro) != game.horizon:
         message = f"reward_schedule_micro must have one reward for each of the {game.horizon} rounds"
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    _check_market(spec)
+    _check_schedule(spec)
     if (game.policy == RewardPolicy.OWN) != (game.own_rules is not None):
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "policy own needs game.own_rules; other policies do not accept it")
     if game.policy != RewardPolicy.NONE and not noise:
@@ -109,6 +113,35 @@ def _check_game(spec: TaskParts) -> None:
         spec.cost_model()
     except ImpossibleArgument as error:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, str(error)) from error
+
+
+def _check_market(spec: TaskParts) -> None:
+    game, market = spec.game, spec.market
+    if market is not MarketKind.CONTEST and game.policy is RewardPolicy.NONE:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, f"policy none pays nothing: it has no market {market}")
+    if game.winners is not None:
+        if market is not MarketKind.AUCTION:
+            raise _refuse(ErrorCode.INCONSISTENT_SPEC, "winners belong to market auction")
+        if game.winners < spec.rounds.min_clients:
+            raise _refuse(ErrorCode.INCONSISTENT_SPEC, "winners is below min_clients: a round needs so many clients")
+    if game.prior is not None and market is not MarketKind.MENU:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "prior belongs to market menu")
+
+
+def _check_schedule(spec: TaskParts) -> None:
+    game = spec.game
+    if (game.schedule is ScheduleKind.GIVEN) != (game.schedule_weights is not None):
+        message = "schedule given needs schedule_weights; other schedules do not accept them"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    if game.schedule_weights is not None and len(game.schedule_weights) != game.horizon:
+        message = f"schedule_weights must have one number for each of the {game.horizon} rounds"
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
+    if game.schedule is None:
+        return
+    if game.policy is RewardPolicy.NONE:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "policy none has no rewards that a schedule could change")
+    if game.reward_schedule_micro is not None:
+        raise _refuse(ErrorCode.INCONSISTENT_SPEC, "reward_schedule_micro gives every reward: leave schedule out")
 
 
 def _check_mechanism(spec: TaskParts) -> None:

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from ...core.aggregation import AggregationRule
 from ...core.averaging.post_processing import ImageRows, PostProcessing
+from ...core.markets.design import MarketKind
 from ...core.reward import CostModel, RewardPolicy, Weighting
 from ...core.selection import Shortfall
 from .. import layouts
@@ -28,6 +29,7 @@ from ..fields import (
 from ..mechanism_specs import MechanismSpec
 from ..wire import TensorLayout
 from .data import DataSpec
+from .game import GameSpec
 
 Labels = Annotated[int, Field(ge=1, le=100_000)]
 Ordinal = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -121,41 +123,6 @@ class SelectionSpec(Message):
     own_rules: Name | None = Field(
         default=None, exclude_if=is_absent, description="rule own: the operator's rules of this name, FILE of FILE.py"
     )
-
-
-class RewardRangeSpec(Message):
-    """The rewards that are admissible in a round."""
-
-    minimum_micro: Micro
-    maximum_micro: Micro
-
-
-class GameSpec(Message):
-    """The two-stage game: how the reward is chosen, and the constants of the server's cost."""
-
-    policy: Choice[RewardPolicy] = RewardPolicy.OPTIMAL
-    horizon: int = Field(ge=1, le=1_000_000, description="the number of rounds T")
-    discount: float = Field(ge=1e-6, le=1, description="π: the weight of a unit of reward one round later")
-    privacy_weight: float = Field(ge=1e-9, le=1e9, description="φ1: weight of the privacy cost")
-    accuracy_weight: float = Field(default=0.5, ge=0, lt=1, description="γ: weight of accuracy against reward")
-    smoothness: float = Field(default=10.0, ge=1e-9, le=1e9, description="β")
-    convexity: float = Field(ge=1e-9, le=1e9, description="λ")
-    gradient_bound: float = Field(default=1.0, ge=0, le=1e9, description="V: bound of the mean gradient")
-    min_share: float = Field(
-        default=0.3, ge=0, le=1, description="clients below this part of an equal share are not invited"
-    )
-    reward_range: RewardRangeSpec | None = None
-    fixed_reward_micro: Micro | None = Field(default=None, description="policy fixed: the reward of every round")
-    reward_schedule_micro: Tuple[Micro] | None = Field(
-        default=None,
-        max_length=1_000_000,
-        exclude_if=is_absent,
-        description="policy fixed, instead of fixed_reward_micro: the reward of each round",
-    )
-    own_rules: Name | None = Field(
-        default=None, exclude_if=is_absent, description="policy own: the operator's rules of this name, FILE of FILE.py"
-    )
-    seed: int = Field(default=0, ge=0, le=2**32 - 1, description="for policy random")
 
 
 class PrivacySpec(Message):
@@ -328,7 +295,13 @@ class TaskParts(Message):
             plays=self.game.policy is not RewardPolicy.NONE,
             data=None if self.data is None else self.data.requirement,
             optimal_weights=self.aggregation.weighting is Weighting.OPTIMAL,
+            market=self.market,
         )
+
+    @property
+    def market(self) -> MarketKind:
+        """The market of the task."""
+        return self.game.market or MarketKind.CONTEST
 
     @property
     def image_rows(self) -> ImageRows | None:

@@ -8,6 +8,8 @@ from ...core.arguments import ImpossibleArgument, Numbers, Vector
 from ...core.averaging.optimal_weights import LabelGaps
 from ...core.averaging.post_processing import LowPass, PostProcessing
 from ...core.custom_rules import CustomSelect
+from ...core.markets.design import MarketDesign
+from ...core.markets.schedules import RewardSchedule
 from ...core.money import from_micro
 from ...core.reward import RewardRange, Weighting, aggregation_weights, noise_variance, round_cost
 from ...core.round_rules import RoundRules
@@ -80,6 +82,25 @@ class TaskSpec(TaskParts):
             max_share=None if self.defence is None else self.defence.max_share,
             max_bid=None if self.defence is None else self.defence.max_bid,
             max_size_ratio=None if self.defence is None else self.defence.max_size_ratio,
+            market=self.market,
+            value_min=self.bounds.privacy_value_min,
+            value_max=self.bounds.privacy_value_max,
+            winners=game.winners,
+            prior=game.prior,
+            schedule=self._schedule(),
+        )
+
+    @property
+    def design(self) -> MarketDesign:
+        """The rules of the task's market."""
+        return self.round_rules().design
+
+    def _schedule(self) -> RewardSchedule | None:
+        game = self.game
+        if game.schedule is None:
+            return None
+        return RewardSchedule(
+            kind=game.schedule, horizon=game.horizon, discount=game.discount, weights=game.schedule_weights
         )
 
     def declared_cost(

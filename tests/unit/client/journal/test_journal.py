@@ -350,6 +350,7 @@ def test_a_journal_from_before_tokens_were_rotated_goes_on(path: Path) -> None:
         journal.save_membership(replace(MEMBERSHIP, token="old"))
     with sqlite3.connect(path) as database:
         database.execute("ALTER TABLE memberships DROP COLUMN next_token")
+        database.execute("ALTER TABLE offers DROP COLUMN base_rho")
         for table in ("receipts", "pinned_keys"):
             database.execute(f"DROP TABLE {table}")
         database.execute("PRAGMA user_version = 3")
@@ -367,6 +368,7 @@ def downgrade(path: Path, version: int) -> None:
     """Make a journal of an earlier version of this file."""
     with sqlite3.connect(path) as database:
         database.execute("ALTER TABLE memberships DROP COLUMN next_token")
+        database.execute("ALTER TABLE offers DROP COLUMN base_rho")
         for table in ("limits", "receipts", "pinned_keys"):
             database.execute(f"DROP TABLE {table}")
         database.execute("ALTER TABLE memberships DROP COLUMN fingerprint")

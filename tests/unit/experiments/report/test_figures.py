@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from qidpfl_experiments.analysis.conditions import Condition, for_condition
-from qidpfl_experiments.methods import METHODS
+from qidpfl_experiments.methods import BY_NAME, METHODS
 from qidpfl_experiments.report.figures import FIGURES, Picture, pictures
 from qidpfl_experiments.report.figures.paper import accuracy_of_models, accuracy_of_strategies, calibration
 from qidpfl_experiments.report.figures.style import Drawing, looks, rendered

@@ -14,6 +14,7 @@ from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.averaging.optimal_weights import LabelGaps
 from qidpfl_shared.core.capped_reward import optimal_reward_capped
 from qidpfl_shared.core.equilibrium import active_set, equilibrium, saturation_reward
+from qidpfl_shared.core.planning import random_reward
 from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
 from qidpfl_shared.core.reward import (
     CostModel,
@@ -25,7 +26,6 @@ from qidpfl_shared.core.reward import (
     noise_variance,
     optimal_reward,
     optimal_schedule,
-    random_reward,
     round_cost,
     server_cost,
 )

@@ -54,6 +54,7 @@ PUBLISHED = {
     "server_step_fixed": 422,
     "convex_network_required": 422,
     "image_rows_required": 422,
+    "privacy_value_required": 422,
     "inconsistent_spec": 422,
     "histogram_mismatch": 422,
     "histogram_required": 422,

@@ -11,7 +11,7 @@ from qidpfl_shared.core.equilibrium import equilibrium
 from qidpfl_shared.core.money import MICRO
 from qidpfl_shared.core.planner.answers import AnswerStatus, PlannedOutcome, Planner, PlannerAnswer, PlanningCase
 from qidpfl_shared.core.planner.noise_curve import fit_noise_curve
-from qidpfl_shared.core.planner.play import contest, noise_of_average, play_task
+from qidpfl_shared.core.planner.play import noise_of_average, plan_of_task, play_task
 from qidpfl_shared.core.planning import PlanStatus
 from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
 from qidpfl_shared.core.reward import RewardPolicy, Weighting
@@ -161,7 +161,7 @@ def test_another_market_is_one_function_from_rules_participants_and_round_to_a_p
 
     def twice(rules: object, participants: object, number: int) -> object:
         asked.append(number)
-        return contest(rules, participants, number)  # type: ignore[arg-type]
+        return plan_of_task(rules, participants, number)  # type: ignore[arg-type]
 
     planner = Planner(scenario=scenario(plan=twice))
     assert answered(planner.base()).money_micro == answered(Planner(scenario=scenario()).base()).money_micro
