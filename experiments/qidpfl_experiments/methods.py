@@ -87,7 +87,7 @@ class Method:
 
 # The names of changes in the settings file.
 LOWPASS, PRINTED = "lowpass", "printed"
-WIDE_VALUES = "wide-values"
+AUCTION, MENU, OPTIMAL_WEIGHTS, WIDE_VALUES = "auction", "menu", "optimal-weights", "wide-values"
 
 QI_DPFL = Method(
     name="qi-dpfl",
@@ -198,6 +198,24 @@ METHODS = (
         changes=(LOWPASS,),
     ),
     Method(
+        name="qi-auction",
+        title="QI-auction",
+        kept=Kept.ALL,
+        reward=Reward.AS_QI_DPFL,
+        role=Role.OURS,
+        about="FedAvg-DP with the auction as its market and nothing else; the reward that QI-DPFL pays",
+        changes=(AUCTION,),
+    ),
+    Method(
+        name="qi-auction-plus",
+        title="QI-auction+",
+        kept=Kept.ALL,
+        reward=Reward.AS_QI_DPFL,
+        role=Role.OURS,
+        about="the auction, weights that balance noise and labels, and the low-pass; the reward that QI-DPFL pays",
+        changes=(AUCTION, OPTIMAL_WEIGHTS, LOWPASS),
+    ),
+    Method(
         name="printed-fedavg",
         title="FedAvg (printed)",
         kept=Kept.ALL,
@@ -238,7 +256,7 @@ METHODS = (
 
 # In these runs one client lies about its privacy value. Its utility matters, not the model: few rounds are enough.
 _LIES = {"honest": (1.0, "tells the truth"), "low": (0.8, "reports 20 % less"), "high": (1.2, "reports 20 % more")}
-MARKETS: dict[str, tuple[str, ...]] = {"contest": ()}
+_MARKETS: dict[str, tuple[str, ...]] = {"contest": (), "auction": (AUCTION,), "menu": (MENU,)}
 INCENTIVES = tuple(
     Method(
         name=f"{market}-{lie}",
@@ -251,7 +269,7 @@ INCENTIVES = tuple(
         misreport=factor,
         rounds=3,
     )
-    for market, changes in MARKETS.items()
+    for market, changes in _MARKETS.items()
     for lie, (factor, does) in _LIES.items()
 )
 BY_NAME = {method.name: method for method in (*METHODS, *INCENTIVES)}

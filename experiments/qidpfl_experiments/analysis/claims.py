@@ -306,6 +306,51 @@ OUR_CLAIMS += (
         comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "fedavg-dp-lowpass", "fedavg-dp"),
     ),
     Claim(
+        identifier="auction-accuracy",
+        says="QI-auction is more accurate than FedAvg-DP for the same money.",
+        where="ours",
+        source=Source.OURS,
+        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-auction", "fedavg-dp"),
+    ),
+    Claim(
+        identifier="auction-epsilon",
+        says="QI-auction has a lower ε of the worst client than FedAvg-DP for the same money, in every seed.",
+        where="ours",
+        source=Source.OURS,
+        comparisons=_compared(Metric.EPSILON, LESS_IN_EACH_SEED, "qi-auction", "fedavg-dp"),
+    ),
+    Claim(
+        identifier="auction-plus-every-seed",
+        says="QI-auction+ is above FedAvg-DP for the same money in every seed, with a lower ε of the worst client.",
+        where="ours",
+        source=Source.OURS,
+        comparisons=(
+            *_compared(Metric.ACCURACY, IN_EACH_SEED, "qi-auction-plus", "fedavg-dp"),
+            *_compared(Metric.EPSILON, LESS_IN_EACH_SEED, "qi-auction-plus", "fedavg-dp"),
+        ),
+    ),
+    Claim(
+        identifier="auction-plus-accuracy",
+        says="QI-auction+ is more accurate than FedAvg-DP for the same money.",
+        where="ours",
+        source=Source.OURS,
+        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-auction-plus", "fedavg-dp"),
+    ),
+    Claim(
+        identifier="auction-plus-against-lowpass",
+        says="QI-auction+ is more accurate than FedAvg-DP with the same low-pass: market and weights gain.",
+        where="our control for auction-plus-accuracy",
+        source=Source.CONTROL,
+        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-auction-plus", "fedavg-dp-lowpass"),
+    ),
+    Claim(
+        identifier="auction-plus-against-qi-dpfl",
+        says="QI-auction+ is more accurate than QI-DPFL for the same money.",
+        where="ours",
+        source=Source.OURS,
+        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-auction-plus", "qi-dpfl"),
+    ),
+    Claim(
         identifier="recommended-beats-printed",
         says="QI-DPFL with one proven noisy gradient per round is more accurate than QI-DPFL as printed.",
         where="ours",
@@ -325,6 +370,21 @@ OUR_CLAIMS += (
         where="ours, about the paper's incentive compatibility",
         source=Source.CONTROL,
         comparisons=_compared(Metric.GAIN, LIE_DOES_NOT_PAY, "contest-high", "contest-honest"),
+    ),
+    *(
+        Claim(
+            identifier=f"{market}-lies-do-not-pay",
+            says=f"In the {market}, a client that reports 20 % less or more than its privacy value gains nothing.",
+            where="ours, about incentive compatibility",
+            source=Source.OURS,
+            comparisons=tuple(
+                Comparison(
+                    metric=Metric.GAIN, rule=LIE_DOES_NOT_PAY, first=f"{market}-{lie}", second=f"{market}-honest"
+                )
+                for lie in ("low", "high")
+            ),
+        )
+        for market in ("auction", "menu")
     ),
 )
 

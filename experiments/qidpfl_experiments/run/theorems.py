@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from qidpfl_shared.core.markets.design import MarketKind
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.protocol.messages import ClientSummary, RoundResult
@@ -38,10 +39,7 @@ class TheoremChecks:
 
 def theorem_checks(spec: TaskSpec, clients: Iterable[ClientSummary], rounds: Sequence[RoundResult]) -> TheoremChecks:
     """Check the rounds of a finished task of the paper's contest."""
-    if (
-        spec.game.policy is RewardPolicy.NONE
-        or spec.model_dump(mode="json")["game"].get("market", "contest") != "contest"
-    ):
+    if spec.game.policy is RewardPolicy.NONE or spec.market is not MarketKind.CONTEST:
         return TheoremChecks()
     known = {client.ordinal: client for client in clients}
     played = list(_played(spec, known, rounds))

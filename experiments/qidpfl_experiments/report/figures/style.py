@@ -82,6 +82,8 @@ _LOOKS = {
     "fedavg-dp-optimal": Look(colour=SKY, line=":", marker=">"),
     "qi-dpfl-union": Look(colour=PURPLE, line="-", marker="d"),
     "fedavg-dp-lowpass": Look(colour=SKY, line="-.", marker="1"),
+    "qi-auction": Look(colour=PURPLE, line="--", marker="x"),
+    "qi-auction-plus": Look(colour=PURPLE, line=":", marker="|"),
     "printed-fedavg": Look(colour=BLACK, line=":", marker="2"),
     "printed-fedavg-select": Look(colour=BLUE, line=":", marker="3"),
     "printed-fedavg-dp": Look(colour=SKY, line=(0, (1, 3)), marker="4"),
