@@ -90,10 +90,10 @@ BELOW_MAX = ClaimRule(
 IN_EACH_SEED = ClaimRule(order=Order.HIGHER, amount=0.0, each_seed=True)
 LESS_IN_EACH_SEED = ClaimRule(order=Order.LOWER, amount=0.0, each_seed=True)
 # A deviation on the grid must not gain more than this, in percent: money is rounded to micro-units.
-NO_REGRET = ClaimRule(order=Order.NOT_HIGHER, amount=0.1)
+NO_REGRET = ClaimRule(order=Order.NOT_HIGHER, amount=0.1, each_seed=True)
 # A lie pays if it gains more than this, in percent of the mean payment.
 LIE_PAYS = ClaimRule(order=Order.HIGHER, amount=MONEY_RESOLUTION)
-LIE_DOES_NOT_PAY = ClaimRule(order=Order.NOT_HIGHER, amount=MONEY_RESOLUTION)
+LIE_DOES_NOT_PAY = ClaimRule(order=Order.NOT_HIGHER, amount=MONEY_RESOLUTION, each_seed=True)
 DISCOUNT = ClaimRule(
     order=Order.HIGHER,
     amount=0.0,

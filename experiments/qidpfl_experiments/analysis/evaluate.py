@@ -201,7 +201,7 @@ def _remarks_on_rule(rule: ClaimRule, measured: Differences[int], effect: Estima
         return
     if effect.low is None or effect.high is None or rule.because:
         return
-    if rule.each_seed:
+    if rule.each_seed and rule.order is not Order.NOT_HIGHER:
         yield f"in {sum(sign * value > 0 for value in measured.values)} of {effect.n} seeds"
         return
     if rule.order in (Order.ALIKE, Order.NOT_HIGHER):

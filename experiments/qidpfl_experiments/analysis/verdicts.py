@@ -8,7 +8,7 @@ The effect is the mean over the seeds of first minus second, with its 95 % inter
   whole interval is outside. Otherwise it is **not decided**.
 - *Not higher* than an amount a: the claim **holds** if the whole interval is at most a. It **does not hold** if the
   whole interval is above a. Otherwise it is **not decided**.
-- *In each seed*: the order must be that of every single seed, of at least five. One seed that disagrees refutes it.
+- *In each seed*: the order must hold in every single seed, of at least five. One seed that disagrees refutes it.
 - *By construction*: the order follows from the definitions of the methods. One seed that disagrees refutes the claim.
   If all seeds agree, it is **trivially true**: this only shows that the program implements the definitions.
 
@@ -59,7 +59,7 @@ class ClaimRule:
     def __post_init__(self) -> None:
         if not self.amount >= 0:
             raise ValueError(f"a resolution or margin must not be negative: {self.amount}")
-        if (self.because or self.each_seed) and self.order in (Order.ALIKE, Order.NOT_HIGHER):
+        if self.because and self.order in (Order.ALIKE, Order.NOT_HIGHER):
             raise ValueError("methods cannot be alike by construction")
 
 
@@ -68,7 +68,7 @@ def verdict_on(rule: ClaimRule, values: Sequence[float], effect: Estimate) -> Ve
     if rule.order is Order.ALIKE:
         return _alike(rule.amount, effect)
     if rule.order is Order.NOT_HIGHER:
-        return _not_higher(rule.amount, effect)
+        return _none_higher(rule.amount, values) if rule.each_seed else _not_higher(rule.amount, effect)
     sign = 1 if rule.order is Order.HIGHER else -1
     if rule.because:
         agree = all(sign * value > 0 for value in values)
@@ -95,6 +95,12 @@ def _not_higher(amount: float, effect: Estimate) -> Verdict:
     if effect.high <= amount:
         return Verdict.HOLDS
     return Verdict.DOES_NOT_HOLD if effect.low > amount else Verdict.NOT_DECIDED
+
+
+def _none_higher(amount: float, values: Sequence[float]) -> Verdict:
+    if any(value > amount for value in values):
+        return Verdict.DOES_NOT_HOLD
+    return Verdict.HOLDS if len(values) >= SEEDS_FOR_EACH else Verdict.NOT_DECIDED
 
 
 def _alike(margin: float, effect: Estimate) -> Verdict:

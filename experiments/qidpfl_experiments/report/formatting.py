@@ -81,11 +81,11 @@ def needed(rule: ClaimRule, metric: Metric) -> str:
     """The effect that the claim needs."""
     if rule.because:
         return "more than 0 in every seed" if rule.order is Order.HIGHER else "less than 0 in every seed"
-    if rule.each_seed:
-        return "above 0 in every seed" if rule.order is Order.HIGHER else "below 0 in every seed"
     amount = f"{rule.amount:g} {metric.unit}"
     if rule.order is Order.NOT_HIGHER:
-        return f"at most +{amount}"
+        return f"at most +{amount}" + (" in every seed" if rule.each_seed else "")
+    if rule.each_seed:
+        return "above 0 in every seed" if rule.order is Order.HIGHER else "below 0 in every seed"
     if rule.order is Order.ALIKE:
         return f"within ± {amount}"
     return f"at least +{amount}" if rule.order is Order.HIGHER else f"at most −{amount}"

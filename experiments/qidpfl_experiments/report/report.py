@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ..analysis.claims import Claim
 from ..analysis.conditions import Condition, compared, conditions, failures, finished, for_condition
 from ..analysis.evaluate import Outcome, outcomes, resolution_in_words, write_claims
-from ..analysis.summary import PARTS, SummaryRow, TimeRow, is_heuristic, summary, times
+from ..analysis.summary import PARTS, SummaryRow, TimeRow, heuristic_methods, summary, times
 from ..analysis.verdicts import Verdict
 from ..results.tables import Tables
 from . import formatting
@@ -77,7 +77,8 @@ def _values(tables: Tables, about: About, drawn: tuple[Picture, ...], found: tup
         "by_claim": {(outcome.claim, outcome.condition): outcome for outcome in found},
         "tuning": tables.tuning,
         "failures": failures(tables),
-        "heuristic": is_heuristic(tables),
+        "heuristic": ", ".join(method.title for method in heuristic_methods(tables)),
+        "choices": about.choices,
         "finished": len(ended.cells),
         "remarks": remarks_on(tables, is_full=not about.scale_note, reproducible=about.reproducible),
         "parts": tuple(PARTS),
