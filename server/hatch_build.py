@@ -8,7 +8,17 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-GUIDES = ("contract", "protocol", "clients", "conformance", "own-data", "privacy", "operator-api", "glossary")
+GUIDES = (
+    "contract",
+    "protocol",
+    "markets",
+    "clients",
+    "conformance",
+    "own-data",
+    "privacy",
+    "operator-api",
+    "glossary",
+)
 
 
 class GuidesHook(BuildHookInterface):  # type: ignore[type-arg]

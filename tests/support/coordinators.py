@@ -177,7 +177,7 @@ class ScriptedClient:
     code: str
     key: str
     labels: tuple[int, ...] = (11,) * 10
-    privacy_value: float = 1.0
+    privacy_value: float | None = 1.0
     token: str = ""
     seen: str = "0.0"
     sent: dict[int, bytes] = field(default_factory=dict)
@@ -304,9 +304,9 @@ def play_to_the_end(clients: list[ScriptedClient]) -> None:
 
 
 def budget_in(offer: dict[str, Any]) -> float:
-    """The budget of a scripted client: always the same, within the bound of the offer."""
+    """The budget of a scripted client: always the same, within the bound of the offer; in a menu its base."""
     largest: float = offer.get("rho_max", 1.0)
-    return min(0.05, largest)
+    return min(offer.get("base_rho", 0.05), largest)
 
 
 def digest_header(data: bytes) -> str:

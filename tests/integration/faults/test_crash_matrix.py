@@ -98,6 +98,42 @@ def test_optimal_weights_and_the_low_pass_are_exact_after_a_kill(
         assert violations(coordinator, clients[0].task_id, clients) == []
 
 
+# Where money is planned, promised and paid. The long form has all failpoints.
+AROUND_MONEY = ("declare.before_commit", "settle.before_commit", "settle.after_commit")
+
+
+@pytest.mark.parametrize("store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize("market", ["auction", "menu"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in AROUND_MONEY else pytest.param(name, marks=pytest.mark.long)
+        for name in SERVER_FAILPOINTS
+        if name != "upload.mid_body"
+    ],
+)
+def test_every_market_pays_exactly_after_a_kill(
+    name: str, market: str, store_url: str, tmp_path: Path, gather: Gather
+) -> None:
+    """The audit in `violations` plans every round and computes every payment again."""
+    coordinator = Coordinator(tmp_path, store_url=store_url)
+    coordinator.environment = {"QIDPFL_FAILPOINT": f"{name}:1"}
+    with coordinator.start(), ThreadPoolExecutor(CLIENTS) as threads:
+        # All clients win the auction: it is no fault of a loser that it is not paid.
+        game = {"market": market} | ({"winners": CLIENTS} if market == "auction" else {})
+        bounds = {"privacy_value_min": 0.9, "privacy_value_max": 1.1}
+        clients = gather(coordinator, game=game, bounds=bounds)
+        if market == "menu":
+            for client in clients:
+                client.privacy_value = None
+        runs = [threads.submit(client.run, patience_s=PATIENCE_S) for client in clients]
+        assert coordinator.died_of() == signal.SIGKILL
+        coordinator.environment = {"QIDPFL_FAILPOINT": ""}
+        coordinator.start()
+        assert [run.result()["task_state"] for run in runs] == ["finished"] * CLIENTS
+        assert violations(coordinator, clients[0].task_id, clients) == []
+
+
 @pytest.mark.parametrize("store_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)], indirect=True)
 @pytest.mark.parametrize("name", ("settle.model_written", "settle.after_commit", *EVALUATION_FAILPOINTS))
 def test_a_coordinator_killed_around_a_deferred_evaluation_stores_all_scores(
@@ -162,7 +198,8 @@ def gather() -> Iterator[Gather]:
 
         def gathered(coordinator: Coordinator, **overrides: Any) -> list[ScriptedClient]:
             rounds = NO_TIMEOUTS | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
-            task_id, code = coordinator.create_task(game={"horizon": HORIZON}, rounds=rounds, **overrides)
+            game = {"horizon": HORIZON} | overrides.pop("game", {})
+            task_id, code = coordinator.create_task(game=game, rounds=rounds, **overrides)
             keys = [f"the-key-of-client-{n}" for n in range(CLIENTS)]
             clients = [
                 ScriptedClient(coordinator.url, task_id, code, key, locate=lambda: coordinator.url) for key in keys

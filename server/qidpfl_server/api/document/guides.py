@@ -19,6 +19,7 @@ _FOLDERS = (_PACKAGE / "guides", _PACKAGE.parents[1] / "docs")
 GUIDES = {
     "contract": "What a client computes: formulas with one worked example",
     "protocol": "The protocol: what a client sends and reads, states, repeats, errors",
+    "markets": "Markets: who sells how much for which payment, and what a client answers and checks",
     "clients": "Writing a client: what it must guarantee, one checklist, a client in shell, the SDK",
     "conformance": "Conformance: how to check a client or a coordinator",
     "own-data": "Own data: how records in files of an owner become features",

@@ -167,6 +167,7 @@ async def rotate_token(context: Ctx, client_id: ClientId, task_id: TaskId, crede
         ErrorCode.TASK_ENDED,
         ErrorCode.HISTOGRAM_MISMATCH,
         ErrorCode.HISTOGRAM_REQUIRED,
+        ErrorCode.PRIVACY_VALUE_REQUIRED,
         ErrorCode.OUT_OF_BOUNDS,
         ErrorCode.STORAGE_FULL,
     )
