@@ -114,8 +114,7 @@ class TaskParticipant:
             device=session.learner.device_type,
         )
         self._clock = clock or MonotonicClock()
-        self._closes_at = 0.0
-        self._seen = (0, 0)
+        self._closes_at, self._seen = 0.0, (0, 0)
         self._started_at: dict[int, float] = {}
         self._selected: bool | None = None
         self._watch = watch
@@ -321,8 +320,7 @@ class TaskParticipant:
                 model=model,
                 rho=entry.rho if self._spec.privacy.noise else None,
                 noise=self._noise,
-                # Tasks have different noise, unless a testbed compares them under common noise.
-                name=entry.release if self._context.common_noise else f"{self._spec_digest}/{entry.release}",
+                name=self._context.noise_name(entry.release, spec_digest=self._spec_digest),
             )
         return encode(vector)
 

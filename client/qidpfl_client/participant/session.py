@@ -74,6 +74,10 @@ class ClientContext:
         """Whether other tasks get the same noise, so that no release is protected."""
         return isinstance(self.noise, CommonNoise)
 
+    def noise_name(self, release: str, *, spec_digest: str) -> str:
+        """The name of the noise of a release: that of another task is other noise, except under common noise."""
+        return release if self.common_noise else f"{spec_digest}/{release}"
+
     def account(self, spec: TaskSpec) -> PrivacyAccount:
         """What the data set has released so far, under the owner's limit. The task can only lower that limit."""
         return self.journal.account(

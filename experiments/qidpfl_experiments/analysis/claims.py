@@ -1,4 +1,4 @@
-"""The claims: what the paper says about its experiments, our controls, and how each claim is measured.
+"""The claims: what the paper says about its experiments, and how each claim is measured.
 
 A claim consists of one or more comparisons on the same seeds and needs all of them. No results are stored here.
 """
@@ -6,7 +6,6 @@ A claim consists of one or more comparisons on the same seeds and needs all of t
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ..methods import Method
 from .verdicts import ClaimRule, Order
 
 # Smaller differences in accuracy, in points, cannot be resolved with five seeds.
@@ -101,7 +100,8 @@ DISCOUNT = ClaimRule(
 )
 
 
-def _compared(metric: Metric, rule: ClaimRule, first: str, *seconds: str) -> tuple[Comparison, ...]:
+def compared_by(metric: Metric, rule: ClaimRule, first: str, *seconds: str) -> tuple[Comparison, ...]:
+    """The comparisons of one method with others by one metric."""
     return tuple(Comparison(metric=metric, rule=rule, first=first, second=second) for second in seconds)
 
 
@@ -111,14 +111,14 @@ PAPER_CLAIMS = (
         says="Keeping only clients near the reference makes the model more accurate than keeping all clients.",
         where="Section V-B, Figs. 3a–6a",
         source=Source.PAPER,
-        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "fedavg-select", "fedavg"),
+        comparisons=compared_by(Metric.ACCURACY, HIGHER_ACCURACY, "fedavg-select", "fedavg"),
     ),
     Claim(
         identifier="selection-convergence",
         says="Keeping only clients near the reference makes the model learn faster.",
         where="Section V-B, Figs. 3a–6a",
         source=Source.PAPER,
-        comparisons=_compared(Metric.LEARNING, HIGHER_ACCURACY, "fedavg-select", "fedavg"),
+        comparisons=compared_by(Metric.LEARNING, HIGHER_ACCURACY, "fedavg-select", "fedavg"),
     ),
     Claim(
         identifier="private-beats-fedavg",
@@ -126,8 +126,8 @@ PAPER_CLAIMS = (
         where="Section V-B, Figs. 3a, 4a, 6a",
         source=Source.PAPER,
         comparisons=(
-            *_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl", "fedavg"),
-            *_compared(Metric.LEARNING, HIGHER_ACCURACY, "qi-dpfl", "fedavg"),
+            *compared_by(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl", "fedavg"),
+            *compared_by(Metric.LEARNING, HIGHER_ACCURACY, "qi-dpfl", "fedavg"),
         ),
     ),
     Claim(
@@ -135,7 +135,7 @@ PAPER_CLAIMS = (
         says="QI-DPFL is more accurate than FedAvg-DP, because it selects.",
         where="Section V-B, Figs. 3b–6b",
         source=Source.PAPER,
-        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl", "fedavg-dp"),
+        comparisons=compared_by(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl", "fedavg-dp"),
     ),
     Claim(
         identifier="fedavg-dp-lowest",
@@ -152,42 +152,42 @@ PAPER_CLAIMS = (
         says="QI-DPFL with noise is about as accurate as FedAvg-select without noise.",
         where="Section V-B, Figs. 4a–6a",
         source=Source.PAPER,
-        comparisons=_compared(Metric.ACCURACY, ALIKE, "qi-dpfl", "fedavg-select"),
+        comparisons=compared_by(Metric.ACCURACY, ALIKE, "qi-dpfl", "fedavg-select"),
     ),
     Claim(
         identifier="like-max-select",
         says="QI-DPFL is about as accurate as Max-select, which pays the largest reward in every round.",
         where="Section V-B, Figs. 3b–6b",
         source=Source.PAPER,
-        comparisons=_compared(Metric.ACCURACY, ALIKE, "qi-dpfl", "max-select"),
+        comparisons=compared_by(Metric.ACCURACY, ALIKE, "qi-dpfl", "max-select"),
     ),
     Claim(
         identifier="lowest-cost",
         says="QI-DPFL has the lowest server cost of all strategies with the same clients.",
         where="Section V-B, Figs. 3c–6c",
         source=Source.PAPER,
-        comparisons=_compared(Metric.COST, ARGMIN, "qi-dpfl", "max-select", "random-select"),
+        comparisons=compared_by(Metric.COST, ARGMIN, "qi-dpfl", "max-select", "random-select"),
     ),
     Claim(
         identifier="lowest-cost-everybody",
         says="QI-DPFL has a lower server cost than strategies that keep all clients.",
         where="Section V-B, Figs. 3c–6c",
         source=Source.PAPER,
-        comparisons=_compared(Metric.COST, LESS_MONEY, "qi-dpfl", "fedavg-dp", "max", "random"),
+        comparisons=compared_by(Metric.COST, LESS_MONEY, "qi-dpfl", "fedavg-dp", "max", "random"),
     ),
     Claim(
         identifier="less-reward-than-max",
         says="QI-DPFL pays less than Max.",
         where="Section V-B, Figs. 3d–6d",
         source=Source.PAPER,
-        comparisons=_compared(Metric.REWARD, BELOW_MAX, "qi-dpfl", "max-select", "max"),
+        comparisons=compared_by(Metric.REWARD, BELOW_MAX, "qi-dpfl", "max-select", "max"),
     ),
     Claim(
         identifier="less-reward-than-random",
         says="QI-DPFL pays less than Random. (This depends on the range that Random draws from.)",
         where="Section V-B, Figs. 3d–6d",
         source=Source.PAPER,
-        comparisons=_compared(Metric.REWARD, LESS_MONEY, "qi-dpfl", "random-select", "random"),
+        comparisons=compared_by(Metric.REWARD, LESS_MONEY, "qi-dpfl", "random-select", "random"),
     ),
     Claim(
         identifier="non-iid-advantage",
@@ -233,179 +233,20 @@ PAPER_CLAIMS = (
         says="As printed, QI-DPFL is more accurate than FedAvg-DP for the same money.",
         where="Section V-B, with the paper's training and noise as printed",
         source=Source.PAPER,
-        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "printed-qi-dpfl", "printed-fedavg-dp"),
+        comparisons=compared_by(Metric.ACCURACY, HIGHER_ACCURACY, "printed-qi-dpfl", "printed-fedavg-dp"),
     ),
     Claim(
         identifier="printed-selection-accuracy",
         says="As printed, keeping only clients near the reference makes the model more accurate.",
         where="Section V-B, with the paper's training as printed",
         source=Source.PAPER,
-        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "printed-fedavg-select", "printed-fedavg"),
+        comparisons=compared_by(Metric.ACCURACY, HIGHER_ACCURACY, "printed-fedavg-select", "printed-fedavg"),
     ),
     Claim(
         identifier="printed-like-fedavg-select",
         says="As printed, QI-DPFL with noise is about as accurate as FedAvg-select without noise.",
         where="Section V-B, with the paper's training and noise as printed",
         source=Source.PAPER,
-        comparisons=_compared(Metric.ACCURACY, ALIKE, "printed-qi-dpfl", "printed-fedavg-select"),
+        comparisons=compared_by(Metric.ACCURACY, ALIKE, "printed-qi-dpfl", "printed-fedavg-select"),
     ),
 )
-
-OUR_CLAIMS: tuple[Claim, ...] = (
-    Claim(
-        identifier="selection-against-blind",
-        says="Clients near the reference give a more accurate model than equally many random clients.",
-        where="our control for selection-accuracy",
-        source=Source.CONTROL,
-        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "fedavg-select", "blind"),
-    ),
-    Claim(
-        identifier="qi-dpfl-against-blind",
-        says="QI-DPFL is more accurate than the same game and rewards with equally many random clients.",
-        where="our control for beats-fedavg-dp",
-        source=Source.CONTROL,
-        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl", "blind-dp"),
-    ),
-    Claim(
-        identifier="beats-fair-fedavg-dp",
-        says="QI-DPFL is more accurate than FedAvg-DP with the reward that is optimal for all clients.",
-        where="our control for beats-fedavg-dp",
-        source=Source.CONTROL,
-        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl", "fedavg-dp-optimal"),
-    ),
-    Claim(
-        identifier="cheaper-than-fair-fedavg-dp",
-        says="QI-DPFL has a lower server cost than FedAvg-DP with the reward that is optimal for all clients.",
-        where="our control for lowest-cost-everybody",
-        source=Source.CONTROL,
-        comparisons=_compared(Metric.COST, LESS_MONEY, "qi-dpfl", "fedavg-dp-optimal"),
-    ),
-    Claim(
-        identifier="union-accuracy",
-        says="Selection by pooled labels is more accurate than QI-DPFL, which judges each client alone.",
-        where="ours",
-        source=Source.OURS,
-        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl-union", "qi-dpfl"),
-    ),
-    Claim(
-        identifier="union-reward",
-        says="Selection by pooled labels needs less reward than QI-DPFL.",
-        where="ours",
-        source=Source.OURS,
-        comparisons=_compared(Metric.REWARD, LESS_MONEY, "qi-dpfl-union", "qi-dpfl"),
-    ),
-)
-
-
-OUR_CLAIMS += (
-    Claim(
-        identifier="lowpass-accuracy",
-        says="A low-pass of the average makes FedAvg-DP more accurate for the same money and ε.",
-        where="our control for QI-auction+",
-        source=Source.CONTROL,
-        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "fedavg-dp-lowpass", "fedavg-dp"),
-    ),
-    Claim(
-        identifier="auction-accuracy",
-        says="QI-auction is more accurate than FedAvg-DP for the same money.",
-        where="ours",
-        source=Source.OURS,
-        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-auction", "fedavg-dp"),
-    ),
-    Claim(
-        identifier="auction-epsilon",
-        says="QI-auction has a lower ε of the worst client than FedAvg-DP for the same money, in every seed.",
-        where="ours",
-        source=Source.OURS,
-        comparisons=_compared(Metric.EPSILON, LESS_IN_EACH_SEED, "qi-auction", "fedavg-dp"),
-    ),
-    Claim(
-        identifier="auction-plus-every-seed",
-        says="QI-auction+ is above FedAvg-DP for the same money in every seed, with a lower ε of the worst client.",
-        where="ours",
-        source=Source.OURS,
-        comparisons=(
-            *_compared(Metric.ACCURACY, IN_EACH_SEED, "qi-auction-plus", "fedavg-dp"),
-            *_compared(Metric.EPSILON, LESS_IN_EACH_SEED, "qi-auction-plus", "fedavg-dp"),
-        ),
-    ),
-    Claim(
-        identifier="auction-plus-accuracy",
-        says="QI-auction+ is more accurate than FedAvg-DP for the same money.",
-        where="ours",
-        source=Source.OURS,
-        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-auction-plus", "fedavg-dp"),
-    ),
-    Claim(
-        identifier="auction-plus-against-lowpass",
-        says="QI-auction+ is more accurate than FedAvg-DP with the same low-pass: market and weights gain.",
-        where="our control for auction-plus-accuracy",
-        source=Source.CONTROL,
-        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-auction-plus", "fedavg-dp-lowpass"),
-    ),
-    Claim(
-        identifier="auction-plus-against-qi-dpfl",
-        says="QI-auction+ is more accurate than QI-DPFL for the same money.",
-        where="ours",
-        source=Source.OURS,
-        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-auction-plus", "qi-dpfl"),
-    ),
-    Claim(
-        identifier="recommended-beats-printed",
-        says="QI-DPFL with one proven noisy gradient per round is more accurate than QI-DPFL as printed.",
-        where="ours",
-        source=Source.OURS,
-        comparisons=_compared(Metric.ACCURACY, HIGHER_ACCURACY, "qi-dpfl", "printed-qi-dpfl"),
-    ),
-    Claim(
-        identifier="contest-lie-pays",
-        says="In the contest, a client that reports 20 % less than its privacy value earns more.",
-        where="ours, about the paper's incentive compatibility",
-        source=Source.CONTROL,
-        comparisons=_compared(Metric.GAIN, LIE_PAYS, "contest-low", "contest-honest"),
-    ),
-    Claim(
-        identifier="contest-high-lie",
-        says="In the contest, a client that reports 20 % more than its privacy value gains nothing.",
-        where="ours, about the paper's incentive compatibility",
-        source=Source.CONTROL,
-        comparisons=_compared(Metric.GAIN, LIE_DOES_NOT_PAY, "contest-high", "contest-honest"),
-    ),
-    *(
-        Claim(
-            identifier=f"{market}-lies-do-not-pay",
-            says=f"In the {market}, a client that reports 20 % less or more than its privacy value gains nothing.",
-            where="ours, about incentive compatibility",
-            source=Source.OURS,
-            comparisons=tuple(
-                Comparison(
-                    metric=Metric.GAIN, rule=LIE_DOES_NOT_PAY, first=f"{market}-{lie}", second=f"{market}-honest"
-                )
-                for lie in ("low", "high")
-            ),
-        )
-        for market in ("auction", "menu")
-    ),
-)
-
-
-def claims_about(custom: Method) -> tuple[Claim, ...]:
-    """The comparisons of a custom method with QI-DPFL and FedAvg-DP: accuracy, reward, cost and ε."""
-    wanted = (
-        ("accuracy", Metric.ACCURACY, HIGHER_ACCURACY, "is more accurate than"),
-        ("reward", Metric.REWARD, LESS_MONEY, "pays less than"),
-        ("cost", Metric.COST, LESS_MONEY, "has a lower server cost than"),
-        ("epsilon", Metric.EPSILON, LESS_MONEY, "has a lower ε of the worst client than"),
-    )
-    others = (("", "QI-DPFL", "qi-dpfl"), ("-fedavg-dp", "FedAvg-DP", "fedavg-dp"))
-    return tuple(
-        Claim(
-            identifier=f"{custom.name}-{suffix}{mark}",
-            says=f"{custom.title} {does} {title}.",
-            where="custom method",
-            source=Source.CUSTOM,
-            comparisons=_compared(metric, rule, custom.name, name),
-        )
-        for mark, title, name in others
-        for suffix, metric, rule, does in wanted
-    )

@@ -10,8 +10,9 @@ from ..methods import Reward, Role
 from ..results.calibration import limits_in
 from ..results.mistakes import error_of_records
 from ..results.tables import CellRow, Tables
-from .claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Comparison, Metric, claims_about
+from .claims import PAPER_CLAIMS, Claim, Comparison, Metric
 from .conditions import IID, Condition, conditions, finished, for_condition, method_named, methods_in
+from .our_claims import OUR_CLAIMS, claims_about
 from .redraws import remark_on_redraws
 from .statistics import Differences, Estimate, differences, seeds_needed, widened
 from .verdicts import ClaimRule, Order, Verdict, all_of, verdict_on

@@ -40,7 +40,8 @@ def _on_measures() -> Iterable[str]:
     yield (
         "The server cost is the cost of the paper's model: discounted rewards plus a bound on the loss, which assumes "
         "strong convexity and learning rates that are not used in practice. It is computed, not measured, and says "
-        "nothing about the accuracy. Methods without noise have no such cost."
+        "nothing about the accuracy. Methods without noise have no such cost, and that of QI-auction+ leaves out the "
+        "labels of its average."
     )
     yield (
         "The privacy values of the clients are random numbers, not answers of real people. Rewards have no currency; "

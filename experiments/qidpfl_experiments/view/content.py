@@ -123,6 +123,8 @@ def _summary_row(row: SummaryRow) -> Values:
         "reward": row.reward,
         "cost": row.cost,
         "epsilon": row.epsilon,
+        "epsilon_at_equal_money": row.epsilon_at_equal_money,
+        "money_at_equal_epsilon": row.money_at_equal_epsilon,
         "selected": row.kept,
     }
     values: Values = {"method": row.method.name, "seeds": row.seeds, "guarantee": row.guarantee, "clients": row.clients}

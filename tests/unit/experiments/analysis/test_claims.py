@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qidpfl_experiments.analysis.claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Metric
+from qidpfl_experiments.analysis.claims import PAPER_CLAIMS, Claim, Metric
 from qidpfl_experiments.analysis.evaluate import Finding, Outcome, outcomes, resolution_in_words, write_claims
+from qidpfl_experiments.analysis.our_claims import OUR_CLAIMS
 from qidpfl_experiments.analysis.statistics import estimate
 from qidpfl_experiments.analysis.verdicts import ClaimRule, Order, Verdict, all_of, verdict_on
 from qidpfl_experiments.methods import BY_NAME
