@@ -36,7 +36,7 @@ $(INSTALLED): $(MANIFESTS)
 	@$(BIN)/python .ci/pip_install.py --upgrade --constraint constraints.txt pip
 	@index=$$($(BIN)/python docker/torch_index.py $(TORCH_INDEX)); \
 	echo "installing (about a minute) ..."; \
-	$(BIN)/python .ci/pip_install.py --constraint constraints.txt $$index --group dev --editable "./shared[torch,parquet]" --editable "./server[postgres,objectstore,eval,tensorboard,mlflow,traces]" --editable "./client[train,traces]" --editable ./experiments --editable "./qidpfl[pandas,polars]"
+	$(BIN)/python .ci/pip_install.py --constraint constraints.txt $$index --group dev --editable "./shared[torch,parquet]" --editable "./server[postgres,objectstore,eval,tensorboard,mlflow,traces]" --editable "./client[train,traces]" --editable "./experiments[slurm]" --editable "./qidpfl[pandas,polars]"
 	@touch $@
 
 flower:  ## create integrations/flower/.venv with Flower, the client and the bridge between them

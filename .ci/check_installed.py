@@ -52,5 +52,8 @@ if "server" in names:
     for guide in guides.GUIDES:
         if "<h1" not in guides.guide_page(guide):
             sys.exit(f"the wheel of qidpfl-server has no guide {guide}")
+    for name in guides.FILES:
+        if not guides.guide_file(name):
+            sys.exit(f"the wheel of qidpfl-server has no {name}")
     if b'"noise"' not in guides.golden_vectors():
         sys.exit("the wheel of qidpfl-server has no golden vectors")

@@ -38,9 +38,16 @@ _ENVIRONMENT = {"QIDPFL_LOG_FORMAT": "json", "QIDPFL_REQUESTS_PER_S_PER_CLIENT":
 
 @contextmanager
 def running_coordinator(
-    state: Path, store_url: str | None = None, *options: str, program: Sequence[str] = ("-m", "qidpfl_server")
+    state: Path,
+    store_url: str | None = None,
+    *options: str,
+    program: Sequence[str] = ("-m", "qidpfl_server"),
+    tokens: Path | None = None,
 ) -> Iterator[Coordinator]:
-    """Run `qidpfl-server serve` in a process of its own on a free port; `program` may stand in for the package."""
+    """Run `qidpfl-server serve` in a process of its own on a free port; `program` may stand in for the package.
+
+    `tokens` is the folder of the token files; by default the state folder.
+    """
     where = ["--state-dir", str(state), *(["--store-url", store_url] if store_url else [])]
     log = state.with_name(f"{state.name}.log")
     command = [sys.executable, *program, "serve", "--port", "0", *where, *options]
@@ -52,7 +59,7 @@ def running_coordinator(
             if process.poll() is not None:
                 raise RuntimeError(f"the coordinator did not start:\n{log.read_text()}")
             time.sleep(0.02)
-        yield Coordinator(process.pid, url, (state / "admin.token").read_text().strip())
+        yield Coordinator(process.pid, url, ((tokens or state) / "admin.token").read_text().strip())
 
 
 def _listening_at(log: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Puts what the coordinator serves of docs/ into sdist and wheel: the guides and the golden vectors.
+"""Puts what the coordinator serves of docs/ and examples/ into sdist and wheel: guides, golden vectors, two clients.
 
 A wheel that is built from an sdist finds them there already.
 """
@@ -20,6 +20,8 @@ GUIDES = (
     "glossary",
 )
 
+EXAMPLES = ("custom_client.mjs", "custom_client.py")
+
 
 class GuidesHook(BuildHookInterface):  # type: ignore[type-arg]
     """Adds the guides, except to an editable installation, which reads them from the repository."""
@@ -30,5 +32,8 @@ class GuidesHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         for name in GUIDES:
             build_data["force_include"][str(docs / f"{name}.md")] = f"qidpfl_server/guides/{name}.md"
-        for file in sorted((docs / "conformance").glob("*.json")):
+        for file in [*sorted((docs / "conformance").glob("*.json")), docs / "conformance" / "records.csv"]:
             build_data["force_include"][str(file)] = f"qidpfl_server/guides/conformance/{file.name}"
+        for name in EXAMPLES:
+            file = docs.parent / "examples" / name
+            build_data["force_include"][str(file)] = f"qidpfl_server/guides/examples/{name}"

@@ -159,6 +159,8 @@ def test_each_index_of_the_job_has_a_place_in_the_task(copied: Path) -> None:
     assert job["completionMode"] == "Indexed" and job["completions"] == job["parallelism"]
     text = (FOLDER / "overlays/testbed/coordinator.patch.yaml").read_text()
     assert f"--clients={job['completions']}" in text
+    # The place of the index, and not the next free one.
+    assert "--ordinal=$(JOB_COMPLETION_INDEX)" in job["template"]["spec"]["containers"][0]["args"]
 
 
 def test_secrets_are_made_once_and_are_for_the_operator_only(copied: Path) -> None:

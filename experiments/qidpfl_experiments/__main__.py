@@ -1,4 +1,4 @@
-"""The commands run, calibrate, tune, report, view and list."""
+"""The commands run, cell, calibrate, tune, report, view and list."""
 
 import json
 import sys
@@ -19,13 +19,15 @@ from .methods import METHODS, QI_DPFL, custom_methods, methods_named
 from .report.about import about
 from .report.report import write_report
 from .results.calibration import Calibration
+from .results.cells import failure_of, write_result
 from .results.folder import NotOurFolder, gathered, read_config
 from .results.tables import DamagedResults, Tables, write_tables
 from .run import options
+from .run.cell_job import read_job, run_job
 from .run.options import asking, guarded, names
 from .run.runner import MethodComparison, run_calibrations, run_tuning
 from .run.session import running
-from .settings import SETTINGS, read_settings
+from .settings import SETTINGS, SettingsError, read_settings
 from .view.content import as_json, page_content
 from .view.server import PageServer
 
@@ -89,6 +91,29 @@ def run_command(
     _report(asked.out)
     if runner.failures:
         raise options.CellsFailed(f"{len(runner.failures)} of {ran} cells failed; the report lists them")
+
+
+@app.command("cell")
+@guarded
+def cell_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="cell.json of a run on a cluster, in OUT/work/CELL")],
+    out: Annotated[Path, typer.Option(help="file for the result; in OUT/cells a later run finds it")],
+    work: Annotated[
+        Path | None, typer.Option(help="new folder for state and logs, which is kept  [default: a temporary one]")
+    ] = None,
+) -> None:
+    """Run one cell with a coordinator and a fleet of its own, as a job on a cluster does."""
+    if work is not None and work.exists() and any(work.iterdir()):
+        raise SettingsError(f"{work} is not empty; name a new folder with --work")
+    outcome = run_job(read_job(file), work)
+    write_result(out, outcome.result)
+    cell = outcome.result.cell
+    if not outcome.result.finished:
+        for name, content in outcome.logs.items():
+            print(f"--- {name}\n{content.strip()}", file=sys.stderr)
+        raise options.CellsFailed(f"{file}: {failure_of(outcome.result)}")
+    accuracy = "unevaluated" if cell.accuracy is None else f"accuracy {cell.accuracy:.4f}"
+    print(f"{accuracy}; audit of the coordinator: {outcome.audit}; result in {out}")
 
 
 @app.command("calibrate")

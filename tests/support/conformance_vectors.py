@@ -3,12 +3,22 @@
 import base64
 import hashlib
 import math
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from qidpfl_client.errors import UntrustedCoordinator
+from qidpfl_client.journal.entries import SeenOffer
+from qidpfl_client.journal.receipts import KeptReceipt, contradicts
+from qidpfl_client.owner import Owner
+from qidpfl_client.participant.bidding import Bid, decide
+from qidpfl_client.participant.verification import check_offer
 from qidpfl_shared.core.aggregation import ServerState, server_step
 from qidpfl_shared.core.equilibrium import best_response, equilibrium
+from qidpfl_shared.core.markets.design import MarketKind, Terms
+from qidpfl_shared.core.markets.menu import MenuPrior
 from qidpfl_shared.core.money import from_micro, split_reward
 from qidpfl_shared.core.privacy.conversion import epsilon_from_rho
 from qidpfl_shared.core.privacy.histogram import clean_histogram, histogram_noise_std
@@ -27,7 +37,7 @@ from qidpfl_shared.protocol.mechanism_specs import (
 )
 from qidpfl_shared.protocol.messages import EnrolAnswer, Profile, RoundOffer
 from qidpfl_shared.protocol.presets import PRESETS, preset
-from qidpfl_shared.protocol.signatures import SigningKey
+from qidpfl_shared.protocol.signatures import KeyList, MessageSignature, SigningKey, WrongSignature, successors
 from qidpfl_shared.protocol.wire import content_digest, digest_of, encode
 
 Case = dict[str, Any]
@@ -82,6 +92,47 @@ def best_answer() -> list[Case]:
         {"reward_micro": 30_000_000, "total": 0.5, "privacy_value": 0.7},
     ]
     return [_case(given, {"rho": _best(given)}) for given in (usual | change for change in changes)]
+
+
+def markets() -> list[Case]:
+    """The terms of an auction or a menu, the task and the privacy value; the answer, its payment, or a refusal."""
+    bounds = {"privacy_value_min": 0.9, "privacy_value_max": 1.2, "privacy_weight": 30.0, "privacy_value": 1.0}
+    auction: Case = {"market": "auction", "prior": None, "reward_micro": 9_999_999, "rho_max": 0.1, "base_rho": None}
+    auction |= {"total": 9.999999 / (30.0 * 1.04), **bounds}
+    menu: Case = {"market": "menu", "prior": None, "reward_micro": 10_000_000, "rho_max": 0.11, "base_rho": 0.1}
+    menu |= {"total": 0.24, **bounds}
+    uniform: Case = menu | {"prior": "uniform", "total": 0.22, "rho_max": 0.12}
+    changes: list[Case] = [
+        auction,
+        auction | {"rho_max": auction["total"] / 3},
+        auction | {"privacy_value": 1.04},
+        auction | {"privacy_value": 1.05},
+        auction | {"total": 0.25},
+        *(menu | {"privacy_value": value} for value in (0.9, 1.0, 1.1, 1.2)),
+        menu | {"rho_max": 0.2},
+        menu | {"total": 0.3},
+        *(uniform | {"privacy_value": value} for value in (0.95, 1.0, 1.2)),
+    ]
+    return [_case(given, _sale(given)) for given in changes]
+
+
+def _sale(given: Case) -> Case:
+    rules = preset("digits").round_rules()
+    design = replace(
+        rules,
+        market=MarketKind(given["market"]),
+        prior=given["prior"] and MenuPrior(given["prior"]),
+        privacy_weight=given["privacy_weight"],
+        value_min=given["privacy_value_min"],
+        value_max=given["privacy_value_max"],
+    ).design
+    terms = Terms(
+        reward_micro=given["reward_micro"], total=given["total"], limit=given["rho_max"], base=given["base_rho"]
+    )
+    if design.refusal(terms, privacy_value=given["privacy_value"]) is not None:
+        return {"refused": True}
+    rho = design.answer(terms, privacy_value=given["privacy_value"], cap=math.inf).rho
+    return {"refused": False, "rho": rho, "payment_micro": design.payment(terms, rho)}
 
 
 def _best(given: Case) -> float | None:
@@ -314,10 +365,263 @@ def chain() -> list[Case]:
     return [_case(given, {"entries": found})]
 
 
+# --- what a client decides and checks, with bad cases -----------------------------------------------------------------
+
+
+def answers() -> list[Case]:
+    """An announcement, the task, the owner's limits and costs; the body of the answer, null: the client sends none."""
+    total = equilibrium(reward=15.0, privacy_values=(0.9, 1.0, 1.1), privacy_weight=30.0).total
+    usual: Case = {"standing": "invited", "reward_micro": 15_000_000, "total": total, "rho_max": 1.0}
+    usual |= {"privacy_weight": 30.0, "rho_min": 1e-6, "privacy_value": 1.0, "rho_cap": None, "remaining_rho": 2.0}
+    usual |= {"fixed_cost": 0.0, "min_utility": 0.0}
+    changes: list[Case] = [
+        {},
+        {"standing": "min_share"},
+        {"standing": "set_aside"},
+        {"rho_max": 0.05},
+        {"remaining_rho": 0.06},
+        {"remaining_rho": 0.0},
+        {"rho_cap": 0.04},
+        {"rho_min": 0.12},
+        {"rho_min": 0.05, "rho_max": 0.04},
+        {"rho_min": 0.05, "rho_cap": 0.04},
+        {"privacy_value": 1.6},
+        {"reward_micro": 0},
+        {"fixed_cost": 1.0},
+        {"fixed_cost": 1.7},
+        {"min_utility": 1.6},
+        {"min_utility": 1.7},
+    ]
+    return [_case(given, {"answer": _answer(given)}) for given in (usual | change for change in changes)]
+
+
+def _answer(given: Case) -> Case | None:
+    spec = preset(
+        "digits",
+        {
+            "game": {"privacy_weight": given["privacy_weight"]},
+            "bounds": {"rho_min": given["rho_min"], "rho_max": 2.0},
+            "defence": None,
+        },
+    )
+    names = ("standing", "reward_micro", "total", "rho_max")
+    offer = RoundOffer.model_validate(_offer() | {name: given[name] for name in names}, strict=False)
+    owner = Owner(
+        privacy_value=given["privacy_value"], rho_cap=given["rho_cap"] or 1e6, min_utility=given["min_utility"]
+    )
+    decision = decide(
+        offer=offer, spec=spec, owner=owner, remaining_rho=given["remaining_rho"], fixed_cost=given["fixed_cost"]
+    )
+    if isinstance(decision, Bid):
+        return {"rho": decision.rho}
+    return None if decision.code is None else {"decline": True, "reason": decision.code.value}
+
+
+def _offer() -> Case:
+    """An announcement that fits the preset digits."""
+    offer: Case = {"round_number": 2, "attempt": 1, "reward_micro": 15_000_000, "total": 1 / 3, "standing": "invited"}
+    offer |= {"model_version": 1, "model_digest": digest_of(bytes(2600)), "mechanism": "gradient_once"}
+    offer |= {"clip_norm": 1.0, "dimension": 650, "rho_max": 0.25, "noise": True}
+    offer |= {"declare_by": "2026-01-02T03:04:30Z", "deliver_by": "2026-01-02T03:06:30Z"}
+    return offer | {"declare_in_s": 29.5, "deliver_in_s": 149.5}
+
+
+def grid_rounding() -> list[Case]:
+    """A value of the signal, σ, and z of the discrete Gaussian; k of the grid 2⁻⁴⁰·σ, and the released float32."""
+    found = []
+    for value, std, drawn in (
+        (0.0, 1.0, 0),
+        (0.0, 1.0, 1),
+        (0.25, 0.5, -(2**40)),
+        (0.0123, 0.038569, 1_234_567_890_123),
+        (-0.4, 0.038569, -2_345_678_901_234),
+        (0.1, 4.242641, 17),
+        (1e-14, 0.030856, 0),
+    ):
+        step = Fraction(std) / 2**40
+        place = round(Fraction(value) / step)
+        released = float(np.float32(float((place + drawn) * step)))
+        found.append(_case({"value": value, "noise_std": std, "z": drawn}, {"k": place, "released": released}))
+    return found
+
+
+def payment_check() -> list[Case]:
+    """A settled round as a client sees it, its own budget, and whether the task has a defence; whether it adds up."""
+    share = 5_000_000
+    fair: Case = {"defence": False, "rho": 1 / 9, "accepted": True, "payment_micro": share, "own_escrow_micro": None}
+    fair |= {"announced_reward_micro": 15_000_000, "reward_micro": 15_000_000, "declared_total": 1 / 3}
+    fair |= {"paid_micro": 15_000_000, "escrow_micro": None, "kept_micro": 0}
+    held: Case = {"payment_micro": 4_000_000, "own_escrow_micro": 1_000_000}
+    held |= {"paid_micro": 12_000_000, "escrow_micro": 3_000_000}
+    changes: list[Case] = [
+        {},
+        {"payment_micro": share - 2},
+        {"payment_micro": share + 2},
+        {"kept_micro": 1},
+        {"reward_micro": 14_000_000, "paid_micro": 14_000_000},
+        {"accepted": False, "payment_micro": 0, "paid_micro": 10_000_000, "kept_micro": 5_000_000},
+        {"accepted": False},
+        held,
+        held | {"escrow_micro": None},
+        # A client that did not deliver has declared 1.25 times its plan.
+        {"declared_total": 0.355555555556, "defence": True},
+        {"declared_total": 0.355555555556},
+        {"defence": True, "payment_micro": share - 2},
+        {"defence": True, "payment_micro": 15_000_001, "paid_micro": 15_000_001},
+    ]
+    return [_case(given, {"holds": _adds_up(given)}) for given in (fair | change for change in changes)]
+
+
+def _adds_up(given: Case) -> bool:
+    own = given["payment_micro"] + (given["own_escrow_micro"] or 0)
+    whole = given["paid_micro"] + (given["escrow_micro"] or 0) + given["kept_micro"]
+    if given["reward_micro"] != given["announced_reward_micro"] or whole != given["reward_micro"]:
+        return False
+    if not given["accepted"]:
+        return bool(own == 0)
+    share = given["rho"] / given["declared_total"] * given["reward_micro"]
+    most = given["reward_micro"] if given["defence"] else share + 1
+    return bool(share - 1 <= own <= most)
+
+
+def announcement_check() -> list[Case]:
+    """The parts of a spec, an announcement, and the terms that the client has kept; whether the client accepts it."""
+    spec = preset("digits")
+    parts: Case = {
+        "layout": spec.layout.model_dump(mode="json"),
+        "privacy": {"mechanism": spec.privacy.mechanism.model_dump(mode="json"), "noise": spec.privacy.noise},
+        "bounds": {"rho_max": spec.bounds.rho_max, "reward_max_micro": spec.bounds.reward_max_micro},
+        "game": {"horizon": spec.game.horizon},
+        "rounds": {"max_attempts": spec.rounds.max_attempts},
+    }
+    offer = _offer()
+    known = {name: offer[name] for name in SeenOffer.__dataclass_fields__}
+    before = known | {"round_number": 1, "model_version": 0}
+    changes: list[tuple[Case, Case | None]] = [
+        ({}, None),
+        ({}, before),
+        ({}, known),
+        ({"attempt": 2}, known),
+        ({"attempt": 4}, known),
+        ({"rho_max": 0.5}, None),
+        ({"rho_max": 0.6}, None),
+        ({"mechanism": "paper_literal"}, None),
+        ({"clip_norm": 2.0}, None),
+        ({"clip_norm": None}, None),
+        ({"dimension": 640}, None),
+        ({"noise": False}, None),
+        ({"reward_micro": 300_000_001}, None),
+        ({"round_number": 21, "model_version": 20}, None),
+        ({"model_version": 2}, None),
+        ({"round_number": 1, "model_version": 0}, known),
+        ({"attempt": 2, "model_digest": digest_of(bytes(4))}, known),
+        ({"attempt": 2, "reward_micro": 14_000_000}, known),
+        ({"attempt": 2, "total": 0.3}, known),
+    ]
+    found = []
+    for change, kept in changes:
+        given = {"spec": parts, "announcement": offer | change, "kept": kept}
+        found.append(_case(given, {"accepted": _accepts(given)}))
+    return found
+
+
+def _accepts(given: Case) -> bool:
+    kept = None if given["kept"] is None else SeenOffer(**given["kept"])
+    offer = RoundOffer.model_validate(given["announcement"], strict=False)
+    try:
+        check_offer(offer=offer, spec=preset("digits"), latest=kept)
+    except UntrustedCoordinator:
+        return False
+    return True
+
+
+def chain_order() -> list[Case]:
+    """Signed messages of one task in the order in which they came; whether the chain only grew."""
+    first: list[tuple[str, int, int, int]] = [("enrolment", 0, 0, 2), ("profile", 0, 0, 5), ("announcement", 1, 1, 9)]
+    budget, update, result = ("budget", 1, 0, 12), ("update", 1, 0, 15), ("result", 1, 0, 19)
+    later = ("announcement", 2, 1, 21)
+    stories: list[list[tuple[str, int, int, int] | tuple[str, int, int, int, str]]] = [
+        [*first, budget, update, result, later],
+        [*first, budget, budget],
+        [*first, budget, ("announcement", 1, 2, 14), update, result],
+        [*first, later],
+        [*first, ("budget", 1, 0, 8)],
+        [*first, budget, ("update", 1, 0, 11)],
+        [*first, budget, update, ("result", 1, 0, 14)],
+        [*first, budget, update, result, ("announcement", 2, 1, 8)],
+        [*first, ("announcement", 1, 2, 8)],
+        [*first, budget, (*budget, "another")],
+        [*first, ("announcement", 1, 1, 9, "another")],
+    ]
+    found = []
+    for story in stories:
+        messages = [
+            {
+                "kind": kind,
+                "round_number": number,
+                "attempt": attempt,
+                "sequence": sequence,
+                "head": hashlib.sha256(f"{sequence}{''.join(other)}".encode()).hexdigest(),
+            }
+            for kind, number, attempt, sequence, *other in story
+        ]
+        found.append(_case({"messages": messages}, {"consistent": _grows(messages)}))
+    return found
+
+
+def _grows(messages: list[Case]) -> bool:
+    known: list[KeptReceipt] = []
+    for message in messages:
+        new = KeptReceipt(**message, task_id="task", body="", key_id="", signature="")
+        if any(contradicts(new, other) for other in known):
+            return False
+        known.append(new)
+    return True
+
+
+def key_endorsement() -> list[Case]:
+    """The pinned key and the answer of `GET /v1/keys`; the keys that the client trusts, null: it stops."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    first, second, third = (
+        SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(range(start, start + 32)))) for start in (0, 32, 64)
+    )
+
+    def served(key: SigningKey, endorsement: MessageSignature | None = None) -> Case:
+        shown = {"key_id": key.key_id, "public_key": key.public_key, "created_at": "2026-01-02T03:04:05Z"}
+        return shown | {"endorsement": None if endorsement is None else endorsement.model_dump(mode="json")}
+
+    old, new, newest = served(first), served(second, first.endorse(second.public_key)), third.public_key
+    lists: list[list[Case]] = [
+        [old],
+        [old, new],
+        [old, new, served(third, second.endorse(newest))],
+        [old, served(second)],
+        [old, served(second, second.endorse(second.public_key))],
+        [old, served(second, first.endorse(newest))],
+        # The right key has signed another kind of message.
+        [old, served(second, first.sign("head", {"public_key": second.public_key}))],
+        [old, new, served(third, first.endorse(newest))],
+        [new],
+    ]
+    found = []
+    for keys in lists:
+        try:
+            followers = successors(first.public_key, KeyList.model_validate({"keys": keys}, strict=False))
+            trusted: list[str] | None = [first.public_key, *(key.public_key for key in followers)]
+        except WrongSignature:
+            trusted = None
+        given = {"pinned": first.public_key, "keys": keys}
+        texts = [f"qidpfl:key:{canonical_json({'public_key': key['public_key']}).decode()}" for key in keys[1:]]
+        found.append(_case(given, {"signed_texts": texts, "trusted": trusted}))
+    return found
+
+
 # The file of docs/conformance, and what is in it.
 FILES = {
     "label-distance": label_distance,
     "best-answer": best_answer,
+    "markets": markets,
     "noise": noise_std,
     "histogram": histogram,
     "clipping": clipping,
@@ -332,4 +636,10 @@ FILES = {
     "signatures": signatures,
     "signed-message": signed_messages,
     "chain": chain,
+    "answers": answers,
+    "grid-rounding": grid_rounding,
+    "payment-check": payment_check,
+    "announcement-check": announcement_check,
+    "chain-order": chain_order,
+    "key-endorsement": key_endorsement,
 }

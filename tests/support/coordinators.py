@@ -306,7 +306,8 @@ def play_to_the_end(clients: list[ScriptedClient]) -> None:
 def budget_in(offer: dict[str, Any]) -> float:
     """The budget of a scripted client: always the same, within the bound of the offer; in a menu its base."""
     largest: float = offer.get("rho_max", 1.0)
-    return min(offer.get("base_rho", 0.05), largest)
+    wanted: float = offer.get("base_rho", 0.05)
+    return min(wanted, largest)
 
 
 def digest_header(data: bytes) -> str:

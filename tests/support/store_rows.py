@@ -25,12 +25,10 @@ SPEC = task_spec("digits", {"rounds": {"expected_clients": CLIENTS}, "defence": 
 Open = Callable[[], Store]
 
 
-def new_task(store: Store) -> Task:
+def new_task(store: Store, name: str = "task") -> Task:
     model = save_initial_model(store.blobs, SPEC)
     created = store.write(
-        lambda tx: create_task(
-            tx, name="task", preset_name="digits", spec=SPEC, model=model, single_use_codes=0, now=NOW
-        )
+        lambda tx: create_task(tx, name=name, preset_name="digits", spec=SPEC, model=model, single_use_codes=0, now=NOW)
     )
     # A code that the test can derive again.
     known = hash_secret(f"{created.task.task_id}.code")

@@ -21,6 +21,7 @@ from ..api import TaskApi, connect
 from ..errors import Misconfigured
 from ..fleet.behaviours import UNDERSTATED, Behaviour
 from ..fleet.fleet import Fleet
+from ..fleet.ordinals import fleet_range
 from ..fleet.plan import FleetPlan
 from ..fleet.room import check_room
 from ..fleet.turn import Turn
@@ -181,7 +182,13 @@ def run_command(
 @guarded
 def fleet_command(
     server: options.Server,
-    clients: Annotated[int, typer.Option(min=1, max=100_000, help="number of participants")],
+    clients: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="number of participants; with --ordinals that of all parts")
+    ] = None,
+    ordinals: Annotated[
+        str | None,
+        typer.Option(metavar="A-B", help="run only these members, with their shards; other fleets run the others"),
+    ] = None,
     code: options.Code = None,
     code_file: options.CodeFile = None,
     client_cert: options.ClientCert = None,
@@ -219,9 +226,7 @@ def fleet_command(
     replayers: Annotated[
         float, typer.Option(min=0, max=1, help="share of members that send the same bytes in every round")
     ] = 0.0,
-    seed: Annotated[
-        int, typer.Option(help="seed of privacy values, behaviours, drop-outs and delays; not of the noise")
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="seed of privacy values, behaviours, drop-outs, delays; not of noise")] = 0,
     insecure: options.Insecure = False,
     patience: options.Patience = 600.0,
     first_contact: options.FirstContact = 10.0,
@@ -232,6 +237,13 @@ def fleet_command(
 
     Every member has its own identity, journal and privacy value. All members share one data set.
     """
+    shares = {
+        Behaviour.FREE_RIDER: free_riders,
+        Behaviour.OVER_NOISER: over_noisers,
+        Behaviour.MISREPORTER: misreporters,
+        Behaviour.REPLAYER: replayers,
+    }
+    size, played = fleet_range(clients, ordinals, has_shares=any(shares.values()))
     options.warn_if_unsafe(unsafe_seed, common_noise)
     codes = options.enrolment_codes(code, code_file)
     limits = options.ceilings(
@@ -248,17 +260,13 @@ def fleet_command(
         accept_unproven=accept_unproven,
     )
     plan = FleetPlan(
-        clients=clients,
+        clients=size,
+        ordinals=None if ordinals is None else played,
         codes=codes,
         owner=owner,
         journals=journals,
         privacy_value=privacy_value,
-        shares={
-            Behaviour.FREE_RIDER: free_riders,
-            Behaviour.OVER_NOISER: over_noisers,
-            Behaviour.MISREPORTER: misreporters,
-            Behaviour.REPLAYER: replayers,
-        },
+        shares=shares,
         misreport=misreport_factor,
         dropout=dropout,
         silent_dropout=silent_dropout,
@@ -271,7 +279,7 @@ def fleet_command(
         trainings=workers or os.cpu_count() or 1,
     )
     # While some members train, others wait for answers: the coordinator then commits many of them together.
-    workers, turn = min(clients, _WORKERS_PER_TRAINING * plan.trainings), Turn()
+    workers, turn = min(len(played), _WORKERS_PER_TRAINING * plan.trainings), Turn()
     with (
         ProgressDisplay() as progress,
         connect(

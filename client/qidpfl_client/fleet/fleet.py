@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from qidpfl_shared.protocol.messages import Announcement, TaskState
 
 from ..errors import ClientError, Unavailable, Unreachable
-from ..participant.participant import IMMEDIATE_DELIVERY, DeliveryPolicy, RetryLater, TaskParticipant
+from ..participant.delivery import IMMEDIATE_DELIVERY, DeliveryPolicy
+from ..participant.participant import RetryLater, TaskParticipant
 from ..participant.runner import PollPace, ReconnectPolicy
 from ..participant.session import Enrolment
 from ..participant.waiting import EnrolmentWatch

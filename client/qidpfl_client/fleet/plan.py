@@ -32,9 +32,14 @@ _SHARED_CHECK_S = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class FleetPlan:
-    """How many members, and how they differ. The same seed gives the same members, except for their noise."""
+    """How many members, and how they differ. The same seed gives the same members, except for their noise.
+
+    `ordinals` are the members that this process plays; None: all of them. The journals of a part are in a folder of
+    their own, so that parts on a shared disk have separate logs.
+    """
 
     clients: int
+    ordinals: range | None = None
     codes: tuple[str, ...]
     owner: Owner
     journals: Path
@@ -55,6 +60,11 @@ class FleetPlan:
     # How many members train at the same time: each needs a core, and memory for a network.
     trainings: int = 1
 
+    @property
+    def played(self) -> range:
+        """The ordinals of the members that this process plays."""
+        return range(self.clients) if self.ordinals is None else self.ordinals
+
     def api(self, http: httpx.Client) -> TaskApi:
         """A connection to the task, for one member or for the watcher."""
         return TaskApi(http, task_id=split_code(self.codes[0])[0], retries=SHORT_RETRIES)
@@ -62,11 +72,11 @@ class FleetPlan:
     @property
     def has_enrolled(self) -> bool:
         """Whether an earlier run of this fleet has left journals: it then continues with its places."""
-        return any(self._path(ordinal).exists() for ordinal in range(self.clients))
+        return any(self._path(ordinal).exists() for ordinal in self.played)
 
     @contextmanager
     def members(self, http: httpx.Client, open_data: OpenData, report: Report, *, turn: Turn) -> Iterator[list[Member]]:
-        """All members, with open journals. `turn` is what they hold while they compute."""
+        """The members that this process plays, with open journals. `turn` is what they hold while they compute."""
         behaviours = assign(clients=self.clients, shares=self.shares, seed=self.seed)
         common = _Common(
             http=http,
@@ -76,15 +86,15 @@ class FleetPlan:
             training=Trainings(turn, at_once=self.trainings),
             report=report,
         )
-        paths = [self._path(ordinal) for ordinal in range(self.clients)]
+        paths = [self._path(ordinal) for ordinal in self.played]
         with ExitStack() as opened:
             journals = opened.enter_context(open_journals(paths, waiting=turn.waiting))
             for journal in journals:
                 # A limit above that of a journal stops the fleet before the first member starts.
                 journal.limits.of_run(self.owner.lifetime_rho)
             yield [
-                self._member(ordinal, behaviour, journal, common)
-                for ordinal, (behaviour, journal) in enumerate(zip(behaviours, journals, strict=True))
+                self._member(ordinal, behaviours[ordinal], journal, common)
+                for ordinal, journal in zip(self.played, journals, strict=True)
             ]
 
     def _member(self, ordinal: int, behaviour: Behaviour, journal: Journal, common: "_Common") -> Member:
@@ -110,7 +120,8 @@ class FleetPlan:
                 codes=self.codes[(start := ordinal % len(self.codes)) :] + self.codes[:start],
                 open_data=behaving_data(common.open_data, behaviour),
                 ordinal=ordinal,
-                any_ordinal=True,
+                # The other parts of a fleet need the other places.
+                any_ordinal=self.ordinals is None,
             ),
             reconnect=ReconnectPolicy(patience_s=self.patience_s, first_contact_s=self.first_contact_s, report=say),
             delivery=UnreliableDelivery(
@@ -131,7 +142,10 @@ class FleetPlan:
         return UnsafeSeededNoise(random.Random(f"{self.unsafe_seed}/{ordinal}").getrandbits(63))
 
     def _path(self, ordinal: int) -> Path:
-        return self.journals / f"client-{ordinal:05d}.sqlite"
+        folder = self.journals
+        if self.ordinals is not None:
+            folder = folder / f"ordinals-{self.ordinals[0]}-{self.ordinals[-1]}"
+        return folder / f"client-{ordinal:05d}.sqlite"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,10 @@ def check_room(plan: FleetPlan, http: httpx.Client, report: Callable[[str], None
     """
     if plan.has_enrolled:
         return
-    if 1 < len(plan.codes) < plan.clients:
+    members = len(plan.played)
+    if 1 < len(plan.codes) < members:
         raise Misconfigured(
-            f"there are {len(plan.codes)} single-use codes for {plan.clients} members: use --clients {len(plan.codes)},"
+            f"there are {len(plan.codes)} single-use codes for {members} members: use --clients {len(plan.codes)},"
             f" or a task of that size, {_larger(plan.clients)}"
         )
     view = _task(plan, http, report)
@@ -30,7 +31,17 @@ def check_room(plan: FleetPlan, http: httpx.Client, report: Callable[[str], None
     places = view.spec.bounds.clients_max
     if view.spec.workload.partition is not None:
         places = min(places, view.spec.workload.partition.clients)
-    if plan.clients > places - view.clients:
+    if plan.ordinals is not None and plan.ordinals[-1] >= places:
+        raise Misconfigured(
+            f"task {view.name} has {places} places, with the ordinals 0 to {places - 1}: there is no ordinal"
+            f" {plan.ordinals[-1]}"
+        )
+    if members > places - view.clients:
+        if plan.ordinals is not None:
+            raise Misconfigured(
+                f"task {view.name} has {places} places, {view.clients} of them taken: ordinals"
+                f" {plan.ordinals[0]}-{plan.ordinals[-1]} are not all free"
+            )
         taken = f", {view.clients} of them taken" if view.clients else ""
         fits = f"use --clients {places - view.clients}, or " if view.clients < places else "use "
         raise Misconfigured(

@@ -166,12 +166,12 @@ class KeptReceipts:
         """Refuse a chain that has split or gone backwards: another head at a known entry, or facts in another order."""
         for row in self._comparable(new, position):
             known = _kept(row)
-            if known.sequence == new.sequence and known.head != new.head:
+            if _splits(new, known):
                 raise UntrustedCoordinator(
                     f"the {new.name} has another head at entry {new.sequence} of the chain than the {known.name}:"
                     " the coordinator has rewritten its records"
                 )
-            if new.sequence < known.sequence and _follows(new, known):
+            if _goes_back(new, known):
                 raise UntrustedCoordinator(
                     f"the {new.name} is at entry {new.sequence} of the chain, before the {known.name} at entry"
                     f" {known.sequence}: the coordinator has lost or rewritten its records"
@@ -195,6 +195,19 @@ class KeptReceipts:
                 new.attempt,
             )
         return rows
+
+
+def contradicts(new: KeptReceipt, known: KeptReceipt) -> bool:
+    """Whether a message and a known one cannot be of the same chain: it has split, or lost or rewritten entries."""
+    return _splits(new, known) or _goes_back(new, known)
+
+
+def _splits(new: KeptReceipt, known: KeptReceipt) -> bool:
+    return known.sequence == new.sequence and known.head != new.head
+
+
+def _goes_back(new: KeptReceipt, known: KeptReceipt) -> bool:
+    return new.sequence < known.sequence and _follows(new, known)
 
 
 def _follows(new: KeptReceipt, known: KeptReceipt) -> bool:

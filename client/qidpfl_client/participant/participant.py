@@ -4,14 +4,23 @@ The participant writes every step to the journal before the next one begins. Kil
 journal: it sends the same noised bytes again, and never makes a second release.
 """
 
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.privacy.account import ReleaseRefused
 from qidpfl_shared.failpoints import failpoint
+from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.ledger import SpendState
-from qidpfl_shared.protocol.messages import Announcement, Declaration, Decline, Join, RoundOffer, RoundState, TaskState
+from qidpfl_shared.protocol.messages import (
+    Announcement,
+    Declaration,
+    Decline,
+    Join,
+    RoundOffer,
+    RoundResult,
+    RoundState,
+    TaskState,
+)
 from qidpfl_shared.protocol.releases import release_of, round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec
 from qidpfl_shared.protocol.wire import Vector32, digest_of, encode
@@ -27,9 +36,10 @@ from ..errors import (
 )
 from ..journal.journal import Entry, SeenOffer, round_entry
 from .bidding import DeclineCode, NoBid, decide
+from .delivery import IMMEDIATE_DELIVERY, DeliveryPolicy
 from .session import ClientContext, TaskSession
 from .slots import MonotonicClock, next_slot, slot_s
-from .verification import check_offer, check_payment, check_terms
+from .verification import check_offer, check_promise, check_result, check_terms
 from .waiting import EnrolmentWatch
 
 # While a task waits for clients, the client asks this often how many there are.
@@ -42,38 +52,6 @@ class RetryLater(Exception):
     def __init__(self, seconds: float) -> None:
         super().__init__(f"{seconds:.3g} s")
         self.seconds = seconds
-
-
-class DeliveryPolicy(Protocol):
-    """Whether and when a participant delivers what it declared. Testbeds use it for slow clients and drop-outs.
-
-    A participant that is not `silent` withdraws its budget when it drops out, so that the round does not wait for it.
-    """
-
-    @property
-    def silent(self) -> bool: ...
-
-    def delivers(self, round_number: int) -> bool:
-        """Whether the participant delivers in this round."""
-
-    def delay_s(self, round_number: int) -> float:
-        """How long the participant waits before it trains."""
-
-
-@dataclass(frozen=True)
-class ImmediateDelivery:
-    """Delivers every declared update as soon as it is ready."""
-
-    silent: bool = False
-
-    def delivers(self, round_number: int) -> bool:
-        return True
-
-    def delay_s(self, round_number: int) -> float:
-        return 0.0
-
-
-IMMEDIATE_DELIVERY = ImmediateDelivery()
 
 
 class TaskParticipant:
@@ -234,13 +212,28 @@ class TaskParticipant:
         request = Declaration(rho=entry.rho) if entry.rho > 0 else Join(join=True)
         try:
             receipt = self._api.answer(offer.round_number, request)
+            check_promise(receipt=receipt, offer=offer, spec=self._spec, rho=entry.rho)
+        except UntrustedCoordinator:
+            self._journal.free(self._api.task_id, entry.release)
+            raise
         except (RoundClosed, Conflict, Refused) as error:
+            if error.code == ErrorCode.BUDGET_DECLARED:
+                self._refuse_budget_of_others(offer.round_number)
             self._journal.free(self._api.task_id, entry.release)
             self._report(f"round {offer.round_number}: {error}")
             return False
         failpoint("client.declared")
         self._receipts.keep(receipt, round_number=offer.round_number)
         return True
+
+    def _refuse_budget_of_others(self, round_number: int) -> None:
+        """Stop if the coordinator has another budget of this client than a decline: another copy of it takes part."""
+        release = release_of(round_number)
+        if any(one.release == release and one.state is not SpendState.FREED for one in self._api.ledger().entries):
+            raise UntrustedCoordinator(
+                f"the coordinator has another budget of this client for round {round_number} than its journal: another"
+                " copy of the journal takes part, or this one is an older copy; the budget stays charged"
+            )
 
     def _deliver(self, offer: RoundOffer, entry: Entry) -> None:
         if not self._delivery.delivers(offer.round_number):
@@ -368,16 +361,30 @@ class TaskParticipant:
             if entry.state is SpendState.RESERVED:
                 self._journal.free(self._api.task_id, entry.release)
             elif entry.state is SpendState.SPENT and not entry.acknowledged:
-                # The receipt was lost: send again to learn whether the coordinator has the bytes.
-                if self._send_again(number, last_chance=is_final):
-                    self._read_payment(entry, number, news)
+                self._find_receipt(entry, number, news, is_final=is_final)
             elif entry.state is SpendState.SPENT and entry.payment_micro is None:
                 self._read_payment(entry, number, news)
 
-    def _read_payment(self, entry: Entry, round_number: int, news: Announcement) -> None:
+    def _find_receipt(self, entry: Entry, round_number: int, news: Announcement, *, is_final: bool) -> None:
+        """Get the receipt of bytes that were about to leave, or left, before their round closed.
+
+        The bytes are sent again only if the coordinator has them already, or if the round is open. Otherwise they may
+        never have left this machine, and a late update is a release without payment. The budget stays charged.
+        """
+        result = self._result(round_number, news)
+        if result.state is not RoundState.OPEN and (result.own is None or not result.own.delivered):
+            self._report(f"round {round_number}: closed without the update; its budget stays charged")
+            if is_final:
+                self._journal.mark_unpaid(self._api.task_id, release_of(round_number))
+        elif self._send_again(round_number, last_chance=is_final):
+            self._read_payment(entry, round_number, news)
+
+    def _result(self, round_number: int, news: Announcement) -> RoundResult:
         result = news.last_result
-        if result is None or result.round_number != round_number:
-            result = self._api.round(round_number)
+        return result if result is not None and result.round_number == round_number else self._api.round(round_number)
+
+    def _read_payment(self, entry: Entry, round_number: int, news: Announcement) -> None:
+        result = self._result(round_number, news)
         if result.state is RoundState.OPEN:
             return
         self._receipts.keep(result, round_number=round_number)
@@ -385,15 +392,7 @@ class TaskParticipant:
         payment = 0 if part is None else part.payment_micro
         accepted = part is not None and part.accepted
         announced = self._journal.offer(self._api.task_id, round_number)
-        escrow = 0 if part is None else part.escrow_micro or 0
-        check_payment(
-            round_number=round_number,
-            payment_micro=payment,
-            announced=announced,
-            spec=self._spec,
-            earned_micro=payment + escrow if accepted else None,
-            rho=entry.rho,
-        )
+        check_result(result=result, announced=announced, spec=self._spec, rho=entry.rho)
         self._journal.pay(self._api.task_id, release_of(round_number), payment, accepted=accepted)
         spent = self._context.account(self._spec).spent_rho
         accuracy = "" if result.accuracy is None else f"; accuracy {result.accuracy:.1%}"

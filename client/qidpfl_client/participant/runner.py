@@ -11,7 +11,8 @@ from qidpfl_shared.protocol.messages import Announcement
 
 from ..errors import NoTrustedConnection, Unavailable, Unreachable
 from ..sdk.retries import Retries
-from .participant import IMMEDIATE_DELIVERY, DeliveryPolicy, RetryLater, TaskParticipant
+from .delivery import IMMEDIATE_DELIVERY, DeliveryPolicy
+from .participant import RetryLater, TaskParticipant
 from .session import Enrolment
 from .token_rotation import TokenRotation
 from .waiting import EnrolmentWatch

@@ -13,7 +13,7 @@ from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.protocol.layouts import DATA_SETS
 from qidpfl_shared.protocol.ledger import LedgerEntry, SpendState
 from qidpfl_shared.protocol.mechanism_specs import BoltOn
-from qidpfl_shared.protocol.messages import RoundOffer
+from qidpfl_shared.protocol.messages import BudgetReceipt, RoundOffer, RoundResult
 from qidpfl_shared.protocol.releases import round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
@@ -116,6 +116,31 @@ def check_terms(*, offer: RoundOffer, spec: TaskSpec, privacy_value: float) -> N
     refusal = spec.design.refusal(terms_of(offer), privacy_value=privacy_value)
     if refusal is not None:
         raise UntrustedCoordinator(f"round {offer.round_number} announces {refusal}")
+
+
+def check_promise(*, receipt: BudgetReceipt, offer: RoundOffer, spec: TaskSpec, rho: float) -> None:
+    """Refuse the receipt of a budget that promises another payment than the market fixes."""
+    due = spec.design.payment(terms_of(offer), rho) if rho > 0 else None
+    if due is not None and receipt.payment_micro != due:
+        promised = "none" if receipt.payment_micro is None else f"{from_micro(receipt.payment_micro):.6f}"
+        raise UntrustedCoordinator(
+            f"round {offer.round_number} promises a payment of {promised}, but market {spec.market} pays"
+            f" {from_micro(due):.6f} for rho {rho:.6g}"
+        )
+
+
+def check_result(*, result: RoundResult, announced: SeenOffer | None, spec: TaskSpec, rho: float) -> None:
+    """Check the payment of a closed round for a delivered update of the budget `rho`."""
+    part = result.own
+    payment, escrow = (0, 0) if part is None else (part.payment_micro, part.escrow_micro or 0)
+    check_payment(
+        round_number=result.round_number,
+        payment_micro=payment,
+        announced=announced,
+        spec=spec,
+        earned_micro=payment + escrow if part is not None and part.accepted else None,
+        rho=rho,
+    )
 
 
 def check_payment(

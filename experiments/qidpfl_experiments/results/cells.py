@@ -84,6 +84,12 @@ def failure_of(result: CellResult) -> str:
 _RESULTS = TypeAdapter(CellResult)
 
 
+def write_result(path: Path, result: CellResult) -> None:
+    """Write the file of a result durably."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(path, json.dumps(asdict(result), indent=1))
+
+
 class CellFiles:
     """The cell results of a results folder, one file per cell."""
 
@@ -110,9 +116,7 @@ class CellFiles:
 
     def write(self, cell: Cell, result: CellResult) -> None:
         """Store a result durably."""
-        path = self._path(cell)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, json.dumps(asdict(result), indent=1))
+        write_result(self._path(cell), result)
 
     def _path(self, cell: Cell) -> Path:
         return self._folder / f"{cell.name}.json"

@@ -5,7 +5,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -87,16 +87,17 @@ class ResultsFolder:
             if known.own_rules.get(name, digest) != digest:
                 # Otherwise seeds that are not run again would show results of the old rules.
                 self.cells.forget(name)
-        if asked.versions[0] != known.versions[-1]:
+        if asked.versions[0] not in known.versions:
             known.versions.append(asked.versions[0])
         known.setup.partitions.update(asked.setup.partitions)
         known.specs.update(asked.specs)
         known.own_rules.update(asked.own_rules)
         self._write_config(known)
 
-    def note_run(self, command: str, *, audit: str, wall_s: float) -> None:
-        """Add a finished run to the configuration."""
+    def note_run(self, command: str, *, audit: str, wall_s: float, versions: Sequence[dict[str, str]] = ()) -> None:
+        """Add a finished run to the configuration, with the `versions` of other machines that ran cells."""
         config = read_config(self.path)
+        config.versions += [one for one in versions if one not in config.versions]
         ended = datetime.now(UTC).isoformat(timespec="seconds")
         config.runs.append(PastRun(command=command, ended=ended, wall_s=round(wall_s, 1), audit=audit))
         self._write_config(config)

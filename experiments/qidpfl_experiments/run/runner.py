@@ -1,4 +1,4 @@
-"""Runs cells on a testbed, several at the same time, and skips cells that already have a result."""
+"""Runs cells on an engine, several at the same time, and skips cells that already have a result."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,9 @@ from ..methods import BY_NAME, QI_DPFL, Method
 from ..results.calibration import Calibration
 from ..results.cells import Cell, CellFiles, CellResult, failure_of
 from ..results.tables import TuningRow
-from ..testbed.services import LocalServices
 from .calibration import fit_calibration
-from .execute import failed, run_cell
+from .engines.engine import CellEngine
+from .execute import failed
 from .grid import GridBuilder, MissingPrerequisite
 from .progress import RunProgress
 
@@ -26,7 +26,7 @@ class Runner:
     files: CellFiles
     jobs: int
     progress: RunProgress
-    testbed: LocalServices
+    engine: CellEngine
     # The names of the cells that failed.
     failures: list[str] = field(default_factory=list)
 
@@ -38,7 +38,7 @@ class Runner:
             try:
                 return [future.result() for future in futures]
             except BaseException:
-                self.testbed.stop_fleets()
+                self.engine.stop()
                 pool.shutdown(cancel_futures=True)
                 raise
 
@@ -48,9 +48,9 @@ class Runner:
             self.progress.ended(cell, known, started=None)
             return known
         started = time.monotonic()
-        result = run_cell(cell, self.testbed)
+        result = self.engine.run(cell)
         # The result of an interrupted cell is not stored.
-        return result if self.testbed.stopping else self.keep(cell, result, started=started)
+        return result if self.engine.stopping else self.keep(cell, result, started=started)
 
     def keep(self, cell: Cell, result: CellResult, *, started: float | None = None) -> CellResult:
         """Store a result and report it."""

@@ -1,4 +1,4 @@
-"""The frame of every run: load the data, start a testbed, show progress, audit at the end, and clean up."""
+"""The frame of every run: load the data, open an engine, show progress, audit at the end, and clean up."""
 
 import shlex
 import shutil
@@ -12,9 +12,9 @@ from qidpfl_shared.protocol.task_spec import TaskSpec, WorkloadSpec
 from qidpfl_shared.workloads.loading import load_workload
 
 from ..results.folder import Config, ResultsFolder, opened, versions
-from ..testbed.services import LocalServices, Placement
+from .engines.choice import engine_of
 from .grid import GridBuilder
-from .options import Request
+from .options import EngineName, Request
 from .progress import RunProgress
 from .runner import Runner
 
@@ -23,10 +23,10 @@ from .runner import Runner
 def running(
     asked: Request, *, rules: tuple[Path, ...] = (), own_rules: Mapping[str, str] | None = None
 ) -> Iterator[tuple[ResultsFolder, Runner, GridBuilder]]:
-    """Open the results folder and start a runner on a live testbed.
+    """Open the results folder and start a runner on an engine.
 
-    The folder is created after the data are loaded. The state of the testbed is removed at the end, except with
-    `keep_work`, after a failed cell and after an interruption.
+    The folder is created after the data are loaded. The state and the logs of the engine are removed at the end, except
+    with `keep_work`, after a failed cell and after an interruption.
     """
     grid = GridBuilder(setup=asked.setup, reproducible=asked.reproducible)
     started = time.monotonic()
@@ -40,7 +40,8 @@ def running(
             )
         if asked.reproducible:
             progress.say("UNSAFE: the noise comes from the seed and protects nothing; use public data only")
-        _check_device(asked.device)
+        if asked.engine.name is EngineName.LOCAL:
+            _check_device(asked.device)
         _fetch(spec.workload.whole, asked.data_dir)
         config = Config(
             setup=asked.setup,
@@ -50,36 +51,17 @@ def running(
             versions=[versions()],
         )
         folder = stack.enter_context(opened(asked.out, config))
-        placement = Placement(
-            work=folder.work,
-            data_dir=asked.data_dir,
-            device=asked.device,
-            rules=rules,
-            tensorboard=asked.tensorboard,
-            mlflow=asked.mlflow,
-        )
-        with _started(placement, folder) as testbed:
-            runner = Runner(files=folder.cells, jobs=asked.jobs, progress=progress, testbed=testbed)
+        with engine_of(asked, folder, rules=rules, say=progress.say) as engine:
+            runner = Runner(files=folder.cells, jobs=asked.jobs, progress=progress, engine=engine)
             yield folder, runner, grid
-            audit = testbed.audit()
+            audit = engine.audit()
         progress.say(f"audit of the coordinator: {audit}")
-        folder.note_run(_command(), audit=audit, wall_s=time.monotonic() - started)
+        folder.note_run(_command(), audit=audit, wall_s=time.monotonic() - started, versions=engine.versions)
         if runner.failures:
             progress.say(f"the logs of failed cells are in {folder.work}")
         elif not asked.keep_work:
-            shutil.rmtree(folder.work)
-
-
-@contextmanager
-def _started(placement: Placement, folder: ResultsFolder) -> Iterator[LocalServices]:
-    """Start a testbed. If it does not start, remove a results folder that is new."""
-    with ExitStack() as stack:
-        try:
-            testbed = stack.enter_context(LocalServices(placement))
-        except BaseException:
-            folder.undo()
-            raise
-        yield testbed
+            # On a shared disk a node may still write the last lines of a log.
+            shutil.rmtree(folder.work, ignore_errors=True)
 
 
 def _what(asked: Request) -> str:

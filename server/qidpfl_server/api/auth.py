@@ -176,7 +176,7 @@ async def _look_up(context: Context, callers: CallerCache, token_hash: str, cert
     if isinstance(found, ClientToken) and (found.is_next or not found.client.token_used):
         # The token may have been replaced since it was read: the transaction that keeps it decides.
         token = found
-        if not await context.write(lambda tx: use_client_token(tx, token)):
+        if not await context.write(lambda tx: use_client_token(tx, token), task_id=token.client.task_id):
             return None
         if found.is_next:
             # The old token is revoked by now.

@@ -113,9 +113,9 @@ class Context:
         gauges = self.metrics.tasks
         gauges.set(await self.read(lambda tx: task_figures(tx, gauges.LIMIT, gauges.known)))
 
-    async def write(self, work: Callable[[Transaction], Result]) -> Result:
-        """Run a writing transaction. It shares one commit with the others that wait."""
-        return await self.store.write_async(work)
+    async def write(self, work: Callable[[Transaction], Result], *, task_id: str | None = None) -> Result:
+        """Run a writing transaction. It shares one commit with others that wait; on PostgreSQL, of the same task."""
+        return await self.store.write_async(work, task_id=task_id)
 
     def signed(self, message: Signed) -> Signed:
         """The message with the signature of this server."""

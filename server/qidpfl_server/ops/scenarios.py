@@ -67,12 +67,11 @@ def exported_clients(spec: TaskSpec, folder: Path) -> list[Participant]:
     An export does not have the label counts, so optimal weights count all clients as alike.
     """
     rows = exported_table(folder, "clients")
+    # In a menu no client has reported its value: it counts as the largest one.
+    unknown = None if spec.design.reports_values else spec.bounds.privacy_value_max
     try:
-        known = [
-            _participant(spec, float(row["privacy_value"]), int(row["size"]), row)
-            for row in rows
-            if row.get("privacy_value") is not None and row.get("state") == "selected"
-        ]
+        values = [(row, row.get("privacy_value", unknown) or unknown) for row in rows if row.get("state") == "selected"]
+        known = [_participant(spec, float(value), int(row["size"]), row) for row, value in values if value is not None]
     except (KeyError, TypeError, ValueError) as error:
         raise CoordinatorError(f"the clients of {folder} have impossible numbers") from error
     if not known:

@@ -18,6 +18,8 @@ from ..store.transaction import Transaction
 from .lifecycle import end_task, fail_by_rule, get_task_for_update, known_client
 from .rounds.planning import open_round
 
+# Why a task ends whose selection leaves too few clients.
+TOO_FEW_PASS = "too few pass the selection"
 # A sum of noise exceeds so many standard deviations about once in a thousand times.
 _NOISE_DEVIATIONS = 3.0
 
@@ -95,7 +97,7 @@ def select_clients(tx: Transaction, task: Task, now: Micros, rules: RuleRegistry
         tx.events.add(task.task_id, "labels.absent", at=now, detail=detail)
     tx.touch(task.task_id)
     if selection.status is SelectionStatus.TOO_FEW_CLIENTS:
-        end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_CLIENTS, now, "too few pass the selection")
+        end_task(tx, task, TaskState.FAILED, EndReason.TOO_FEW_CLIENTS, now, TOO_FEW_PASS)
         return
     tx.tasks.move(task.task_id, before=TaskState.ENROLLING, after=TaskState.TRAINING)
     open_round(tx, get_task_for_update(tx, task.task_id), 1, now, rules)

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from qidpfl_shared.core.aggregation import Parameters, ServerState
+from qidpfl_shared.core.selection import Shortfall
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol import layouts
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import RoundState, TaskState
 from qidpfl_shared.protocol.presets import OWN, UnknownPreset, preset
-from qidpfl_shared.protocol.task_spec import TaskSpec
+from qidpfl_shared.protocol.task_spec import SelectionRule, TaskSpec
 
 from ..clock import Micros
 from ..domain import ClientState, EndReason, Model, Task
@@ -50,8 +51,8 @@ def task_spec(
 ) -> TaskSpec:
     """The spec of a preset for so many clients and rounds, with overrides.
 
-    Raises `RequestRefused` for an unknown preset, missing rules or a network that does not fit the data set, and
-    pydantic's `ValidationError` for a bad value.
+    Raises `RequestRefused` for an unknown preset, missing rules, a network that does not fit the data set or a testbed
+    whose shards cannot pass the selection, and pydantic's `ValidationError` for a bad value.
     """
     if (given := {"protocol_version", "requires"} & (overrides or {}).keys()) != set():
         raise RequestRefused(ErrorCode.INCONSISTENT_SPEC, f"the coordinator sets {min(given)}: leave it out")
@@ -60,6 +61,7 @@ def task_spec(
     except UnknownPreset as error:
         raise RequestRefused(ErrorCode.UNKNOWN_PRESET, str(error)) from error
     _require_workload(spec)
+    _require_enough_shards(spec)
     rules.require(spec)
     return spec
 
@@ -72,6 +74,23 @@ def _require_workload(spec: TaskSpec) -> None:
         raise RequestRefused(ErrorCode.INCONSISTENT_SPEC, text)
     if (problem := layouts.misfit(dataset=workload.dataset, network=workload.network)) is not None:
         raise RequestRefused(ErrorCode.INCONSISTENT_SPEC, problem)
+
+
+def _require_enough_shards(spec: TaskSpec) -> None:
+    """Refuse a testbed whose shards cannot pass its selection. Not part of the spec's own checks, as above."""
+    partition, chosen = spec.workload.partition, spec.selection
+    by_distance = chosen.rule is SelectionRule.THRESHOLD and chosen.reference == "uniform"
+    if partition is None or not by_distance or chosen.shortfall is not Shortfall.FAIL:
+        return
+    # The label distance of two labels in equal parts.
+    two_labels = 2 - 4 / spec.workload.labels
+    rest, needed = partition.clients - len(partition.two_class_ordinals), spec.rounds.min_clients
+    if rest < needed and chosen.distance_threshold < two_labels:
+        text = (
+            f"the selection refuses clients with two labels, and only {rest} of {partition.clients} shards have more,"
+            f" but min_clients is {needed}: name fewer two_class_ordinals, or lower min_clients"
+        )
+        raise RequestRefused(ErrorCode.INCONSISTENT_SPEC, text)
 
 
 def save_initial_model(blobs: Blobs, spec: TaskSpec, parameters: Parameters | None = None) -> Model:

@@ -34,6 +34,7 @@ from ..domain import (
     BudgetState,
     Client,
     ClientState,
+    EndReason,
     Model,
     Payment,
     Round,
@@ -48,6 +49,7 @@ from ..store.transaction import Transaction
 from .figures import regrets_of
 from .lifecycle import get_task, known_client
 from .rounds.late_updates import late_digests
+from .selection import TOO_FEW_PASS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,8 +198,10 @@ def selection_verdict(tx: Transaction, client_id: str) -> SelectionVerdict:
     if task.state is TaskState.ENROLLING or not client.has_verdict:
         return SelectionVerdict(profiles=counts.profiles)
     rule = task.spec.selection
+    # Then no client is selected, also if its own labels are near the reference.
+    failed = task.reason == f"{EndReason.TOO_FEW_CLIENTS}: {TOO_FEW_PASS}"
     return SelectionVerdict(
-        selected=client.state is not ClientState.REFUSED,
+        selected=None if failed else client.state is not ClientState.REFUSED,
         label_distance=client.label_distance,
         distance_threshold=rule.distance_threshold if rule.rule is SelectionRule.THRESHOLD else None,
         filled_up=client.filled_up,

@@ -44,11 +44,15 @@ _MAX_HEADS = 4096
 
 @dataclass(frozen=True, eq=False)
 class _Request:
-    """A write that waits. One with a `round_key` is run together with others that have the same key and work."""
+    """A write that waits. One with a `round_key` is run together with others that have the same key and work.
+
+    `task_id` is the task whose rows it changes, if it is known.
+    """
 
     work: Callable[..., Any]
     round_key: RoundKey | None = None
     item: Any = None
+    task_id: str | None = None
     answer: Future[Any] = field(default_factory=Future)
 
 
@@ -118,9 +122,9 @@ class Store:
         result: Result = self._submit(_Request(work)).result()
         return result
 
-    async def write_async(self, work: Work[Result]) -> Result:
-        """Like `write`, for the event loop: no thread waits."""
-        result: Result = await asyncio.wrap_future(self._submit(_Request(work)))
+    async def write_async(self, work: Work[Result], *, task_id: str | None = None) -> Result:
+        """Like `write`, for the event loop: no thread waits. Writes that name the same `task_id` share a commit."""
+        result: Result = await asyncio.wrap_future(self._submit(_Request(work, task_id=task_id)))
         return result
 
     async def write_batched(self, work: BatchWork[Item, Result], round_key: RoundKey, item: Item) -> Result:
@@ -129,7 +133,8 @@ class Store:
         A batch is what arrived during the previous commit: a request never waits for a batch to fill. Raises the
         error that `work` returned for this item, or the one that it raised for the batch.
         """
-        result: Result = await asyncio.wrap_future(self._submit(_Request(work, round_key, item)))
+        request = _Request(work, round_key, item, task_id=round_key[0])
+        result: Result = await asyncio.wrap_future(self._submit(request))
         return result
 
     @property
@@ -172,7 +177,8 @@ class Store:
                     stop = True
                     break
                 batch.append(following)
-            self._commit(batch)
+            for part in [batch] if self.has_one_server else _apart(batch):
+                self._commit(part)
             if stop:
                 return
 
@@ -284,6 +290,18 @@ def _results(group: Sequence[_Request], transaction: Transaction) -> Sequence[An
         return [work(transaction)]
     results: Sequence[Any] = work(transaction, *round_key, [request.item for request in group])
     return results
+
+
+def _apart(batch: list[_Request]) -> list[list[_Request]]:
+    """The requests of each task, and each request whose task is not known, in transactions of their own.
+
+    Each transaction locks the row of its task first. If it locked those of two tasks, two servers could lock them in
+    opposite orders, and PostgreSQL would notice only after a second that they wait for each other.
+    """
+    parts: dict[object, list[_Request]] = {}
+    for request in batch:
+        parts.setdefault(request if request.task_id is None else request.task_id, []).append(request)
+    return list(parts.values())
 
 
 def _grouped(batch: list[_Request]) -> list[list[_Request]]:

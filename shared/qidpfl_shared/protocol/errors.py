@@ -55,7 +55,7 @@ class ErrorCode(StrEnum):
     PROFILE_MISSING = "profile_missing", 409, "Too few clients have stored their profile"
     NOT_SELECTED = "not_selected", 409, "The client is not among the selected"
     NOT_INVITED = "not_invited", 409, "The client is not invited to this round"
-    BUDGET_DECLARED = "budget_declared", 409, "A different budget is already declared"
+    BUDGET_DECLARED = "budget_declared", 409, "Another answer is already stored"
     BUDGET_MISSING = "budget_missing", 409, "A budget has to be declared first"
     UPDATE_EXISTS = "update_exists", 409, "A different update of this client is already stored"
     UPDATE_REPLAYED = "update_replayed", 409, "These bytes were already uploaded in another round or by another client"
@@ -122,7 +122,8 @@ _ADVICE = {
     "code_used": "asks the operator for another code",
     "ordinal_taken": "asks for another ordinal, or for none",
     "profile_frozen": _STOP,
-    "budget_declared": _STOP,
+    "budget_declared": "treats its new budget as free if it has declined or withdrawn in this round; else it stops, and"
+    " the budget stays charged",
     "update_exists": _STOP,
     "update_replayed": _STOP,
     "profile_missing": "waits until enough clients have stored their profile",

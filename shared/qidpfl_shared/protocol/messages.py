@@ -65,6 +65,8 @@ class RoundState(StrEnum):
     VOID = "void"
 
 
+_REASON = "why it ended: a code, or a code, a colon and a text, like `too_few_clients: too few pass the selection`"
+
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 
@@ -75,7 +77,7 @@ class TaskSummary(Message):
     name: Name
     preset: Name | None
     state: Choice[TaskState]
-    reason: Text | None = Field(default=None, description="why it ended")
+    reason: Text | None = Field(default=None, description=_REASON)
     settled_rounds: Count
     horizon: PositiveCount
     clients: Count
@@ -127,7 +129,11 @@ class EnrolRequest(Message):
     enrolment_key: Secret = Field(
         repr=False, description="a random text of the client, which makes the request idempotent"
     )
-    ordinal: Ordinal | None = Field(default=None, description="the data shard that a testbed client wants")
+    ordinal: Ordinal | None = Field(
+        default=None,
+        description="the place that the client wants, and the shard of that number if the task has a partition; null:"
+        " the lowest free place",
+    )
 
 
 class EnrolAnswer(SignedMessage):
@@ -153,15 +159,16 @@ class Profile(Message):
     size: PositiveCount = Field(description="number of records; public")
     privacy_value: PrivacyValue | None = Field(
         default=None,
-        description="value of one unit of budget to the client (ν), within `bounds` of the spec; null: the client"
-        " reports none, which only market `menu` allows",
+        description="value of one unit of budget (ν), within `bounds` of the spec; null: only in market `menu`",
     )
     histogram_rho: Rho | None = Field(
         default=None, description="null: the histogram is exact, an unprotected release, or there is none"
     )
     rho_cap: Rho | None = Field(default=None, description="largest budget in one round")
     lifetime_rho: Rho | None = Field(
-        default=None, description="largest budget of the histogram and all rounds together"
+        default=None,
+        description="largest budget of the histogram and all rounds of this task together; null: the client does not"
+        " say it",
     )
 
     @model_validator(mode="after")
@@ -181,7 +188,11 @@ class SelectionVerdict(Message):
     A client that sent no histogram has no label distance.
     """
 
-    selected: bool | None = None
+    selected: bool | None = Field(
+        default=None,
+        description="null before the selection, and if it failed: too few clients passed, so none is selected, and the"
+        " task has failed with `too_few_clients`",
+    )
     label_distance: LabelDistance | None = None
     distance_threshold: LabelDistance | None = Field(default=None, description="null if the rule has no threshold")
     filled_up: bool = Field(default=False, description="selected only to reach the minimum")
@@ -238,8 +249,8 @@ class RoundOffer(SignedMessage):
     reward_micro: Micro
     total: float = Field(
         ge=0,
-        description="S. Contest: the sum of all budgets at the equilibrium; best answer S − φ·ν·S²/R. Auction: what the"
-        " reward buys at the price θ, R/(φ·θ). Menu: the sum of all bases without caps",
+        description="S: the sum of all budgets at the equilibrium, best answer S − φ·ν·S²/R; in an auction R/(φ·θ) for"
+        " the price θ; in a menu the sum of all bases without caps",
     )
     standing: Choice[Standing] = Field(description="`invited`, or the reason why not")
     model_version: ModelVersion
@@ -249,9 +260,7 @@ class RoundOffer(SignedMessage):
     dimension: PositiveCount
     rho_max: Rho = Field(description="the largest budget that this client may declare in this round")
     base_rho: Rho | None = Field(
-        default=None,
-        exclude_if=is_absent,
-        description="market menu: the base e of the payments that this client may choose from",
+        default=None, exclude_if=is_absent, description="market menu: the base e of the payments of this client"
     )
     noise: bool
     declare_by: Moment
@@ -269,6 +278,11 @@ class BudgetReceipt(SignedMessage):
     client_id: Name | None = Field(default=None, description="null from coordinators that sign nothing")
     state: Literal["declared", "declined", "joined"]
     rho: SpentRho | None = Field(default=None, description="the declared budget, also after it was withdrawn")
+    payment_micro: Micro | None = Field(
+        default=None,
+        exclude_if=is_absent,
+        description="markets auction and menu: what the update of this budget earns if it counts, with its escrow",
+    )
     recorded_at: Moment
 
 
@@ -353,7 +367,11 @@ class RoundResult(SignedMessage):
     accuracy: float | None = Field(default=None, ge=0, le=1, description="null if the model is not evaluated (yet)")
     loss: float | None = None
     timing: RoundTiming | None = Field(default=None, description="null for old rounds without a measurement")
-    own: ClientResult | None = None
+    own: ClientResult | None = Field(
+        default=None,
+        description="the part of the client that asks; null while the round is open, also for one that has answered,"
+        " and if the round was planned without it",
+    )
     clients: Tuple[ClientResult] | None = None
 
 
@@ -361,7 +379,7 @@ class Announcement(Message):
     """The answer to a long poll: the open round if there is one, and the state of the task."""
 
     task_state: Choice[TaskState]
-    reason: Text | None = None
+    reason: Text | None = Field(default=None, description=_REASON)
     round: RoundOffer | None = None
     last_result: RoundResult | None = Field(
         default=None,

@@ -195,3 +195,44 @@ def test_a_coordinator_that_refuses_the_client_is_reported_in_one_line(journal: 
             run_until_finished(stranger, patience_s=1, first_contact_s=1)
     assert "\n" not in str(caught.value) and hostile.enrolled == 0
     assert not journal.exists()
+
+
+def other_answer(state: str) -> HostileCoordinator:
+    """A coordinator that has another answer of this client to round 1 than the client sends."""
+    problem = {"type": "urn:qidpfl:problem:budget_declared", "title": "Another answer is already stored"}
+    problem |= {"status": 409, "code": "budget_declared"}
+    entry = {"release": "round/1", "mechanism": "gradient_once", "state": state, "rho": 0.06, "proven_rho": 0.06}
+    return HostileCoordinator(instead={("PUT", "budget"): (409, problem)}, ledger=[entry], polls=290)
+
+
+def test_a_budget_that_another_copy_of_the_journal_has_declared_stops_the_client(journal: Path) -> None:
+    with serving(other_answer("reserved")) as hostile:
+        message, ledger = refusal_of(hostile, journal)
+    assert "another budget of this client for round 1" in message and hostile.received == []
+    assert [entry.state for entry in ledger.entries] == [SpendState.SPENT, SpendState.RESERVED]
+
+
+def test_a_budget_after_a_withdrawn_one_is_free_again(journal: Path) -> None:
+    with serving(other_answer("freed")) as hostile:
+        ledger = take_part_in(hostile, journal)
+    assert hostile.received == [] and [entry.state for entry in ledger.entries] == [SpendState.SPENT, SpendState.FREED]
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_bytes_without_receipt_leave_again_after_the_round_only_if_the_coordinator_has_them(
+    delivered: bool, journal: Path
+) -> None:
+    with serving(HostileCoordinator(receipt_lie={"digest": "f" * 64})) as hostile:
+        refusal_of(hostile, journal)
+        # The client starts again two rounds later.
+        hostile.receipt_lie, hostile.number, (first,) = {}, 3, hostile.received
+        own = {"client_id": "me", "ordinal": 0, "standing": "invited", "rho": 0.1, "declined": False}
+        own |= {"delivered": delivered, "accepted": delivered, "payment_micro": 1000 * delivered}
+        closed = {"round_number": 1, "attempt": 1, "state": "settled", "reward_micro": 30_000_000, "kept_micro": 0}
+        closed |= {"paid_micro": 30_000_000, "total": 0.5, "updates": 1, "model_version": 1, "own": own}
+        hostile.instead["GET", "1"] = 200, closed
+        ledger = take_part_in(hostile, journal)
+    assert hostile.received == [first, *([first] if delivered else []), hostile.received[-1]]
+    states = {entry.release: entry.state for entry in ledger.entries}
+    assert states["round/1"] is (SpendState.SPENT if delivered else SpendState.SPENT_UNPAID)
+    assert ledger.spent_rho is not None and ledger.spent_rho > HISTOGRAM_RHO + hostile.declared[0]["rho"]

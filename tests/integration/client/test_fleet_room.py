@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from qidpfl_client.cli.app import app
+from qidpfl_shared.protocol.presets import preset
+from qidpfl_shared.protocol.task_spec.sizes import sized
 from support.coordinators import NO_TIMEOUTS, Coordinator
 
 pytestmark = pytest.mark.live
@@ -68,6 +70,16 @@ def test_a_fleet_joins_beside_another_client_and_takes_the_free_places(
     assert done.exit_code == 0 and "3 of 3 members ended well" in done.stderr, done.stderr
     assert first.returncode == 0 and "finished" in said
     assert [one["ordinal"] for one in clients] == [0, 1, 2, 3]
+
+
+def test_a_testbed_of_three_clients_trains_in_any_order_of_enrolment(coordinator: Coordinator, tmp_path: Path) -> None:
+    sizes = sized(preset("digits"), clients=3, rounds=1)
+    task_id, code = coordinator.create_task("three", **sizes | {"rounds": NO_TIMEOUTS | sizes["rounds"]})
+    done = fleet(coordinator, code, tmp_path, "--clients", "3")
+    assert done.exit_code == 0 and "3 of 3 members ended well" in done.stderr, done.stderr
+    with coordinator.admin as admin:
+        clients = admin.get(f"/v1/tasks/{task_id}/clients").json()
+    assert [one["state"] for one in clients] == ["selected"] * 3
 
 
 def test_a_round_does_not_wait_for_drop_outs_that_withdraw(coordinator: Coordinator, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from qidpfl_client.journal.journal import Journal
 from qidpfl_client.journal.ledger import JournalLedger, read_ledger
 from qidpfl_client.participant.runner import run_until_finished
 from qidpfl_shared.core.money import MICRO
+from qidpfl_shared.protocol.ledger import SpendState
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 from support.coordinators import NO_TIMEOUTS, Coordinator
@@ -141,5 +142,13 @@ def test_a_payment_that_is_not_that_of_the_market_is_refused(
         assert read_ledger(opened).earned_micro == 3 * due
     for wrong in (due - 1, due + 1):
         with serving(HostileCoordinator(spec=hostile_spec(market), lies=lies, payment_micro=wrong)) as hostile:
+            message, ledger = refusal_of(hostile, tmp_path / f"promised-{wrong}.sqlite")
+        assert f"promises a payment of {wrong / MICRO:.6f}, but market {market} pays {due / MICRO:.6f}" in message
+        assert hostile.received == []
+        assert [entry.state for entry in ledger.entries[1:]] in ([], [SpendState.FREED])
+        kept = {"payment_micro": due}
+        with serving(
+            HostileCoordinator(spec=hostile_spec(market), lies=lies, payment_micro=wrong, budget_lie=kept)
+        ) as hostile:
             message, _ = refusal_of(hostile, tmp_path / f"{wrong}.sqlite")
         assert f"round 1 is paid {wrong / MICRO:.6f}, but market {market} pays {due / MICRO:.6f}" in message

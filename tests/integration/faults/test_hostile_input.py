@@ -328,7 +328,9 @@ def test_every_error_of_the_document_has_its_schema_under_its_own_media_type(sta
             codes = answer["description"].splitlines()
             assert len(codes) == len(set(codes)), name
         if "application/json" in operation.get("requestBody", {}).get("content", {}):
-            assert {"400", "413", "415", "422", "507"} <= set(errors), name
+            # A question that stores nothing needs no space.
+            space = set() if name.endswith("/what-if") else {"507"}
+            assert {"400", "413", "415", "422"} | space <= set(errors), name
         if "application/octet-stream" in operation.get("requestBody", {}).get("content", {}):
             (digest,) = [one for one in operation["parameters"] if one["name"] == "content-digest"]
             assert digest["required"]

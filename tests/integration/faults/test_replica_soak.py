@@ -1,4 +1,4 @@
-"""A soak of three replicas: killed, paused, told to stop and started again, while the database restarts, too."""
+"""A soak of three replicas on PostgreSQL and an object store: all of them are killed, paused and started again."""
 
 import os
 import random
@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from support.commands import server_command
 from support.coordinators import FILE_UPDATES, NO_TIMEOUTS, Coordinator, ScriptedClient
 from support.databases import restart
 from support.faults.failing_steps import an_hour_ahead
+from support.peers.seaweedfs import BUCKET, NoSeaweedFS, SeaweedFS
 from support.task_checks import task_violations
 
 pytestmark = pytest.mark.live
@@ -130,22 +131,54 @@ class Replicas:
         return found if "0 violated" in report else [*found, report]
 
 
+@pytest.fixture
+def own_objects(tmp_path: Path) -> Iterator[SeaweedFS]:
+    """An object store that this test alone uses and kills."""
+    (tmp_path / "objects").mkdir()
+    try:
+        objects = SeaweedFS(tmp_path / "objects")
+    except NoSeaweedFS as reason:
+        pytest.skip(str(reason))
+    objects.start()
+    yield objects
+    objects.kill()
+
+
+def pid_of(objects: SeaweedFS) -> int:
+    assert objects.process is not None
+    return objects.process.pid
+
+
+def restarted(objects: SeaweedFS) -> None:
+    objects.kill()
+    objects.start()
+
+
 @pytest.mark.parametrize(
     ("faults", "tasks", "horizon", "longest_pause_s"),
     [(8, 1, 6, 1.5), pytest.param(200, 25, 20, 30.0, marks=pytest.mark.long)],
     ids=["short", "long"],
 )
 def test_replicas_lose_nothing_and_settle_nothing_twice(
-    faults: int, tasks: int, horizon: int, longest_pause_s: float, postgres_url: str, tmp_path: Path
+    faults: int,
+    tasks: int,
+    horizon: int,
+    longest_pause_s: float,
+    postgres_url: str,
+    own_objects: SeaweedFS,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seed = int(os.environ.get("QIDPFL_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
     print(f"QIDPFL_TEST_SEED={seed}")
+    for name, value in own_objects.environment().items():
+        monkeypatch.setenv(name, value)
     server_command("keys", "new", "--out", tmp_path / "secrets")
     coordinators = [
         Coordinator(
             tmp_path / name,
             store_url=postgres_url,
-            blob_dir=tmp_path / "blobs",
+            blobs=f"s3://{BUCKET}/soak",
             secrets_dir=tmp_path / "secrets",
             environment={"QIDPFL_DRAIN_S": "0.3"},
             # Its deadlines follow the database.
@@ -163,6 +196,10 @@ def test_replicas_lose_nothing_and_settle_nothing_twice(
             outages={"database": lambda: restart(postgres_url, "immediate")},
             longest_pause_s=longest_pause_s,
         )
+        replicas.outages |= {
+            "objects_killed": lambda: restarted(own_objects),
+            "objects_paused": lambda: replicas.pause(pid_of(own_objects), longest_pause_s),
+        }
         start = time.monotonic()
         replicas.run(faults=faults, tasks=tasks, horizon=horizon, at_once=1 if faults < 100 else 3)
         uploads = sum(len(one.receipts) for task in replicas.tasks for one in task.clients)

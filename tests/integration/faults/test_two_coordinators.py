@@ -130,7 +130,7 @@ def test_a_coordinator_does_not_start_on_another_blob_folder_than_the_first_one(
         for _ in range(2):
             refused = server_command(*words, "--blob-dir", tmp_path / "others")
             assert refused.returncode == 1
-            assert f"{tmp_path / 'others'} is not the blob folder that the other coordinators" in refused.stderr
+            assert f"{tmp_path / 'others'} does not have the blobs that the other coordinators" in refused.stderr
             assert "Traceback" not in refused.stderr
         with Coordinator(tmp_path / "b", store_url=postgres_url, blob_dir=tmp_path / "blobs") as second:
             second.create_task()

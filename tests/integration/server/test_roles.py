@@ -60,6 +60,7 @@ TABLE: dict[tuple[str, str], tuple[int, ...]] = {
     ("GET", "/"): OPEN,
     ("GET", "/guide"): OPEN,
     ("GET", "/guide/{guide}"): OPEN,
+    ("GET", "/guide/vectors.json"): OPEN,
     ("GET", "/docs"): OPEN,
     ("GET", "/docs/static/{file}"): OPEN,
     ("POST", "/v1/tasks"): _with(GLOBAL_ADMIN, 409),

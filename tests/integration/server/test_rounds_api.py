@@ -347,6 +347,7 @@ def test_a_profile_is_frozen_and_must_fit_the_task(coordinator: Coordinator) -> 
         ({"label_counts": [55, 55]}, "histogram_mismatch"),
         ({"privacy_value": 1000.0}, "out_of_bounds"),
         ({"privacy_value": 0.001}, "out_of_bounds"),
+        ({"privacy_value": None}, "privacy_value_required"),
         ({"label_counts": [0] * 9 + [10_000_001], "size": 10_000_001}, "out_of_bounds"),
         ({"label_counts": [-11] + [11] * 9 + [22]}, "invalid_request"),
     ):

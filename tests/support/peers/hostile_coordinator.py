@@ -173,6 +173,8 @@ class HostileCoordinator:
             self.next_round()
         state = "declined" if request.get("decline") else "declared"
         honest = {"round_number": number, "state": state, "rho": request.get("rho"), "recorded_at": NOW}
+        if self.spec.game.market is not None and state == "declared":
+            honest["payment_micro"] = self.payment_micro
         return honest | self.budget_lie
 
     def _update(self, number: int, body: bytes) -> tuple[int, Any]:

@@ -275,7 +275,7 @@ EXAMPLES: tuple[Message, ...] = (
     Declaration(rho=0.001),
     Decline(decline=True, reason="lifetime budget exhausted"),
     Join(join=True),
-    BudgetReceipt(round_number=3, state="declared", rho=0.001, recorded_at=NOON),
+    BudgetReceipt(round_number=3, state="declared", rho=0.001, payment_micro=902_116, recorded_at=NOON),
     UpdateReceipt(round_number=3, client_id="c-1", digest=DIGEST, byte_length=31_400, received_at=NOON),
     RESULT,
     RoundResult(

@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from qidpfl_shared.core.privacy.discrete_gaussian import GRID, add_noise  # noqa: E402
 from support.conformance_vectors import FILES  # noqa: E402
 
 FOLDER = ROOT / "docs" / "conformance"
@@ -67,6 +68,34 @@ def test_the_gradients_of_two_records_are_those_of_a_network_in_torch() -> None:
             parts = torch.autograd.grad(loss, list(network.parameters()))
             found = torch.cat([part.reshape(-1) for part in parts])
             assert found.tolist() == pytest.approx(expected)
+
+
+def test_the_vectors_of_the_grid_are_what_the_client_adds() -> None:
+    for case in content("grid-rounding")["cases"]:
+        given = case["given"]
+        (sum_,) = add_noise(values=[given["value"]], std=given["noise_std"], standard_noise=[given["z"] * GRID])
+        assert float(np.float32(sum_)) == case["expected"]["released"]
+        assert given["value"] / (given["noise_std"] * GRID) == pytest.approx(case["expected"]["k"], abs=0.45)
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("payment-check", "holds"),
+        ("announcement-check", "accepted"),
+        ("chain-order", "consistent"),
+        ("key-endorsement", "trusted"),
+    ],
+)
+def test_the_vectors_of_checks_have_good_and_bad_cases(name: str, field: str) -> None:
+    outcomes = [bool(case["expected"][field]) for case in content(name)["cases"]]
+    assert outcomes.count(True) >= 3 and outcomes.count(False) >= 6
+
+
+def test_the_vectors_of_answers_have_every_reason_that_depends_on_numbers() -> None:
+    answers = [case["expected"]["answer"] for case in content("answers")["cases"]]
+    reasons = {answer.get("reason") for answer in answers if answer is not None}
+    assert None in answers and reasons == {None, "not_worth_it", "priced_out", "owner_limit"}
 
 
 def records() -> str:

@@ -1,6 +1,7 @@
 """The guides as HTML: pages of docs/, which the wheel carries, without a script and without another host.
 
-The golden vectors of docs/conformance are served beside them, as one JSON document.
+Each guide is served as Markdown too. Beside them are the golden vectors of docs/conformance, as one JSON document,
+records for a client under test, and two example clients.
 """
 
 import json
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = Path(__file__).parents[2]
 # In the wheel, and in the repository of an editable installation.
-_FOLDERS = (_PACKAGE / "guides", _PACKAGE.parents[1] / "docs")
+_FOLDERS = (_PACKAGE / "guides", _PACKAGE.parents[1] / "docs", _PACKAGE.parents[1])
 GUIDES = {
     "contract": "What a client computes: formulas with one worked example",
     "protocol": "The protocol: what a client sends and reads, states, repeats, errors",
@@ -29,9 +30,16 @@ GUIDES = {
 }
 VECTORS = "/guide/vectors.json"
 _VECTORS_PAGE = "conformance/README"
+# What is served beside the guides: where it is in the repository, and what it is.
+FILES = {
+    "records.csv": ("conformance/records.csv", "144 records for a client under test: 64 features, then the label"),
+    "custom_client.mjs": ("examples/custom_client.mjs", "a complete client for Node, without any package"),
+    "custom_client.py": ("examples/custom_client.py", "a complete client for Python, with the package qidpfl-client"),
+}
 # A page with fewer sections needs no table of contents.
 _FEW_SECTIONS = 4
 _STYLE = "/docs/static/pages.css"
+_LINK = re.compile(r"\]\(([^)#:]+)")
 
 
 def guide_text(name: str) -> str:
@@ -50,6 +58,18 @@ def golden_vectors() -> bytes:
     for file in sorted(_file("conformance/noise.json").parent.glob("*.json")):
         found[file.stem] = json.loads(file.read_bytes())
     return json.dumps(found, ensure_ascii=False).encode()
+
+
+@cache
+def guide_markdown(name: str) -> bytes:
+    """The Markdown of a guide with links to what is served beside it."""
+    return _LINK.sub(lambda found: f"]({_served(found[1]) or found[1]}", guide_text(name)).encode()
+
+
+@cache
+def guide_file(name: str) -> bytes:
+    """A file beside the guides."""
+    return _file(FILES[name][0]).read_bytes()
 
 
 def _file(path: str) -> Path:
@@ -80,7 +100,8 @@ def guide_page(name: str) -> str:
     # After the title.
     title, end, rest = body.partition("</h1>")
     body = f"{title}{end}{_contents(sections)}{rest}"
-    return page(f"{name} · QI-DPFL", f"<nav>{_links()}</nav>\n<main>{body}</main>")
+    markdown = f'<a href="/guide/{name}.md">this page as Markdown</a>'
+    return page(f"{name} · QI-DPFL", f"<nav>{_links()} · {markdown}</nav>\n<main>{body}</main>")
 
 
 def page(title: str, body: str) -> str:
@@ -99,6 +120,7 @@ def guide_list() -> str:
     items.append(
         f'<li><a href="{VECTORS}">vectors.json</a>: golden vectors, with which a client checks its formulas</li>'
     )
+    items += [f'<li><a href="/guide/{name}">{name}</a>: {escape(text)}</li>' for name, (_, text) in FILES.items()]
     return f"<ul>{''.join(items)}</ul>"
 
 
@@ -128,16 +150,22 @@ def _redirect(tokens: "list[Token]") -> None:
         if token.type == "link_open":
             target = str(token.attrGet("href"))
             file, _, section = target.partition("#")
-            name = file.removesuffix(".md")
-            plain = name not in ("", _VECTORS_PAGE, *GUIDES)
+            served = _served(file)
+            plain = file != "" and served is None
             if plain:
                 _become_text(token, "")
-            elif name == _VECTORS_PAGE:
-                token.attrSet("href", VECTORS)
-            elif name:
-                token.attrSet("href", f"/guide/{name}" + (f"#{section}" if section else ""))
+            elif served is not None:
+                token.attrSet("href", f"/guide/{served.removesuffix('.md')}" + (f"#{section}" if section else ""))
         elif token.type == "link_close" and plain:
             _become_text(token, " (in the source repository)")
+
+
+def _served(file: str) -> str | None:
+    """What is served under `/guide/` for a file that a guide links; None if nothing is."""
+    name = file.rpartition("/")[2]
+    if file == f"{_VECTORS_PAGE}.md":
+        return VECTORS.rpartition("/")[2]
+    return file if file.removesuffix(".md") in GUIDES else name if name in FILES else None
 
 
 def _become_text(token: "Token", text: str) -> None:

@@ -10,13 +10,25 @@ from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
 from qidpfl_shared.protocol.errors import ErrorCode
 
 from ...errors import RequestRefused
-from .guides import GUIDES, VECTORS, golden_vectors, guide_list, guide_page, page
+from .guides import (
+    FILES,
+    GUIDES,
+    VECTORS,
+    golden_vectors,
+    guide_file,
+    guide_list,
+    guide_markdown,
+    guide_page,
+    page,
+)
 
 router = APIRouter(include_in_schema=False)
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+_TEXT = "text/plain; charset=utf-8"
+_FILE_TYPES = {".csv": "text/csv; charset=utf-8", ".mjs": _TYPES[".js"]}
 # What `/docs/static` serves, by the last part of the path.
-_FILES = {
+_STATIC_FILES = {
     "swagger-ui-bundle.js": "swagger-ui/swagger-ui-bundle.js",
     "swagger-ui.css": "swagger-ui/swagger-ui.css",
     "docs.js": "docs.js",
@@ -69,11 +81,15 @@ async def get_vectors() -> Response:
 
 
 @router.get("/guide/{guide}")
-async def show_guide(guide: str) -> HTMLResponse:
-    """One guide."""
-    if guide not in GUIDES:
-        raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such guide")
-    return HTMLResponse(guide_page(guide))
+async def show_guide(guide: str) -> Response:
+    """One guide as a page, or as Markdown with `.md`; or a file beside the guides."""
+    if guide in GUIDES:
+        return HTMLResponse(guide_page(guide))
+    if guide.endswith(".md") and guide.removesuffix(".md") in GUIDES:
+        return Response(guide_markdown(guide.removesuffix(".md")), media_type="text/markdown; charset=utf-8")
+    if guide in FILES:
+        return Response(guide_file(guide), media_type=_FILE_TYPES.get(Path(guide).suffix, _TEXT))
+    raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such guide")
 
 
 @router.get("/docs")
@@ -85,11 +101,11 @@ async def show_docs() -> HTMLResponse:
 @router.get("/docs/static/{file}")
 async def get_static_file(file: str) -> Response:
     """A script or style sheet of the pages."""
-    if file not in _FILES:
+    if file not in _STATIC_FILES:
         raise RequestRefused(ErrorCode.NOT_FOUND, "there is no such file")
     return Response(_content(file), media_type=_TYPES[Path(file).suffix])
 
 
 @cache
 def _content(name: str) -> bytes:
-    return (_STATIC / _FILES[name]).read_bytes()
+    return (_STATIC / _STATIC_FILES[name]).read_bytes()

@@ -6,8 +6,10 @@ SUMMARY = """The server pays clients for their privacy budget and trains one mod
 
 A client reads the task, enrols, stores a profile, waits for an announcement, declares a budget, uploads the noised
 update and reads its ledger. Every error is problem+json with a stable `code`. Every call of a client may be repeated.
-The guides at `/guide` have the whole protocol, one checklist for clients and a complete client. `/guide/vectors.json`
-has inputs and expected results of every formula. The digests and signatures of the examples below are true.
+The guides at [/guide](/guide), as Markdown at `/guide/protocol.md`, `/guide/clients.md` and so on, have the whole
+protocol, one checklist for clients and complete clients. `/guide/vectors.json` has inputs and expected results of every
+formula and check, `/guide/records.csv` records for tests. The kit that checks a client is `qidpfl-client conform`, from
+`pip install qidpfl-client`. The digests and signatures of the examples below are true.
 
 """
 TAGS = [

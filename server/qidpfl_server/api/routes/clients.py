@@ -81,7 +81,7 @@ async def enrol_client(
     now = context.now()
     try:
         await _limit_enrolments(context, task_id, request, connection)
-        answer = await context.write(lambda tx: enrol(tx, task_id, request, now))
+        answer = await context.write(lambda tx: enrol(tx, task_id, request, now), task_id=task_id)
     except CoordinatorError as error:
         _limited_log.warning("enrolment_refused", task=task_id, reason=error.code.value)
         raise
@@ -117,7 +117,9 @@ async def enrol_by_certificate(
             context.enrolments.count_wrong_code(connection.client.host if connection.client else "")
             raise RequestRefused(ErrorCode.UNAUTHENTICATED)
         context.enrolments.count(task_id)
-        answer = await context.write(lambda tx: enrol_with_certificate(tx, task_id, certificate, request.ordinal, now))
+        answer = await context.write(
+            lambda tx: enrol_with_certificate(tx, task_id, certificate, request.ordinal, now), task_id=task_id
+        )
     except CoordinatorError as error:
         _limited_log.warning("enrolment_refused", task=task_id, reason=error.code.value)
         raise
@@ -150,7 +152,7 @@ async def rotate_token(context: Ctx, client_id: ClientId, task_id: TaskId, crede
     """
     assert credentials is not None
     token_hash = hash_secret(credentials.credentials)
-    answer = await context.write(lambda tx: rotate_client_token(tx, client_id, token_hash))
+    answer = await context.write(lambda tx: rotate_client_token(tx, client_id, token_hash), task_id=task_id)
     _log.info("client_rotates", task=task_id, client_id=client_id)
     failpoint("rotate.after_commit")
     return answer
@@ -184,7 +186,7 @@ async def put_profile(
     Where selection rule `all` keeps every client, the histogram may be left out: `label_counts` is null.
     """
     now = context.now()
-    receipt = await context.write(lambda tx: store_profile(tx, client_id, profile, now, context.rules))
+    receipt = await context.write(lambda tx: store_profile(tx, client_id, profile, now, context.rules), task_id=task_id)
     failpoint("profile.after_commit")
     return context.signed(receipt)
 
@@ -209,7 +211,7 @@ async def get_ledger(context: Ctx, client_id: ClientId, task_id: TaskId) -> Ledg
 async def leave_task(context: Ctx, client_id: ClientId, task_id: TaskId) -> None:
     """The client takes part in no further round. Its ledger stays."""
     now = context.now()
-    await context.write(lambda tx: leave(tx, client_id, now))
+    await context.write(lambda tx: leave(tx, client_id, now), task_id=task_id)
 
 
 @router.get("", summary="List the clients", response_model=list[ClientSummary], responses=responses(*_OPERATOR))
@@ -230,6 +232,6 @@ async def delete_client(
 ) -> None:
     """Revoke the token of a client. It takes part in no further round; its ledger and its delivered update stay."""
     now = context.now()
-    await context.write(lambda tx: revoke_client(tx, task_id, client_id, now))
+    await context.write(lambda tx: revoke_client(tx, task_id, client_id, now), task_id=task_id)
     callers.clear()
     _log.info("client_revoked", task=task_id, client_id=client_id)

@@ -92,7 +92,7 @@ async def get_announcement(
             return Response(status_code=204)
         await context.notifier.wait(task_id, left, known)
     if announced.was_set_aside(client_id):
-        await context.write(lambda tx: mark_coming_back(tx, client_id))
+        await context.write(lambda tx: mark_coming_back(tx, client_id), task_id=task_id)
     body = announced.announcement(client_id, context.now())
     if last_result:
         body = body.model_copy(update={"last_result": await _last_result(context, announced, client_id)})
@@ -133,6 +133,7 @@ async def _announced(context: Context, task_id: str) -> AnnouncementState:
         *_OWN,
         *JSON_BODY,
         ErrorCode.NOT_FOUND,
+        ErrorCode.TASK_ENDED,
         ErrorCode.NOT_INVITED,
         ErrorCode.BUDGET_DECLARED,
         ErrorCode.UPDATE_EXISTS,
@@ -167,6 +168,7 @@ async def put_budget(
     responses=responses(
         *_OWN,
         ErrorCode.NOT_FOUND,
+        ErrorCode.TASK_ENDED,
         ErrorCode.NOT_INVITED,
         ErrorCode.BUDGET_MISSING,
         ErrorCode.UPDATE_EXISTS,

@@ -127,9 +127,8 @@ class CoordinatorServer(uvicorn.Server):
 
 
 def _import_scipy() -> None:
-    """The plan of a round needs `optimize`, the noise audit of its updates `stats`."""
-    for name in ("scipy.optimize", "scipy.stats"):
-        importlib.import_module(name)
+    """The noise audit of updates needs `special`. `optimize`, which few tasks need, stays out of memory."""
+    importlib.import_module("scipy.special")
 
 
 def _reachable(host: str) -> str:

@@ -7,8 +7,10 @@ Each request is served after those before it, and gets its own receipt or error.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TypeVar
 
+from qidpfl_shared.core.markets.design import Terms
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.mechanisms import Mechanism
 from qidpfl_shared.core.reward import RewardPolicy
@@ -96,9 +98,15 @@ def accept_updates(
     """Record staged uploads and publish their bytes in one transaction. A refused upload does not affect the others."""
     snapshot = take_snapshot(tx, task_id, round_number)
     batch = UploadBatch(tx, snapshot, deliveries)
-    outcomes = _each(
-        deliveries, lambda delivery: batch.known_receipt(delivery) or batch.accept(delivery), CoordinatorError, OSError
+    # In the order of their bytes: two servers may store the same bytes for two tasks, and must not lock them crosswise.
+    places = sorted(range(len(deliveries)), key=lambda place: deliveries[place].digest)
+    served = _each(
+        [deliveries[place] for place in places],
+        lambda delivery: batch.known_receipt(delivery) or batch.accept(delivery),
+        CoordinatorError,
+        OSError,
     )
+    outcomes = [outcome for _, outcome in sorted(zip(places, served, strict=True), key=itemgetter(0))]
     batch.record()
     for delivery, outcome in zip(deliveries, outcomes, strict=True):
         if isinstance(outcome, RequestRefused) and outcome.code is ErrorCode.ROUND_CLOSED:
@@ -151,10 +159,15 @@ class _Batch:
 
     def _open_round(self) -> Round:
         round_ = self._snapshot.round_
+        task = self._task
+        if round_ is None and task.ended:
+            raise RequestRefused(ErrorCode.TASK_ENDED, f"the task is {task.state}: read its ledger")
         if round_ is None:
             raise RequestRefused(ErrorCode.NOT_FOUND, f"round {self._round_number} has not been announced")
-        if round_.state is not RoundState.OPEN or self._task.ended:
-            raise RequestRefused(ErrorCode.ROUND_CLOSED, f"round {self._round_number} is {round_.state}")
+        if round_.state is not RoundState.OPEN or task.ended:
+            # Also if the task has ended: a client keeps its bytes, because a task that failed may be resumed.
+            end = f", and the task is {task.state}" if task.ended else ""
+            raise RequestRefused(ErrorCode.ROUND_CLOSED, f"round {self._round_number} is {round_.state}{end}")
         return round_
 
     def _require_invited(self, client_id: str) -> None:
@@ -190,7 +203,7 @@ class BudgetBatch(_Batch):
         wanted = _budget_of(self._task.spec, answer)
         known = self._current_answer(client.client_id)
         if known is not None and _same_answer(known, wanted):
-            return _budget_receipt(self._round_number, known)
+            return self._receipt_of(known)
         round_ = self._open_round()
         wanted = replace(wanted, attempt=round_.attempt)
         self._require_invited(client.client_id)
@@ -202,7 +215,26 @@ class BudgetBatch(_Batch):
             self._require_affordable(client, wanted.rho)
         self._new[client.client_id] = wanted
         self._snapshot.add_budget(wanted)
-        return _budget_receipt(self._round_number, wanted)
+        return self._receipt_of(wanted)
+
+    def _receipt_of(self, budget: Budget) -> BudgetReceipt:
+        return BudgetReceipt(
+            round_number=self._round_number,
+            client_id=budget.client_id,
+            state=budget.state.value,
+            rho=budget.rho if budget.rho > 0 else None,
+            payment_micro=self._promise(budget),
+            recorded_at=as_datetime(budget.recorded_at),
+        )
+
+    def _promise(self, budget: Budget) -> int | None:
+        """What a declared budget earns, where the market fixes it."""
+        round_ = self._snapshot.round_
+        if round_ is None or budget.state is not BudgetState.DECLARED:
+            return None
+        base = self._snapshot.invitations[budget.client_id].expected_rho
+        terms = Terms(reward_micro=round_.reward_micro, total=round_.total, limit=math.inf, base=base)
+        return self._rules.design.payment(terms, budget.rho)
 
     def _current_answer(self, client_id: str) -> Budget | None:
         """The answer of a client, unless it declined an earlier attempt and may answer this one."""
@@ -336,16 +368,6 @@ def _same_answer(known: Budget, wanted: Budget) -> bool:
     if known.state is not wanted.state:
         return False
     return known.state is BudgetState.DECLINED or known.rho == wanted.rho
-
-
-def _budget_receipt(round_number: int, budget: Budget) -> BudgetReceipt:
-    return BudgetReceipt(
-        round_number=round_number,
-        client_id=budget.client_id,
-        state=budget.state.value,
-        rho=budget.rho if budget.rho > 0 else None,
-        recorded_at=as_datetime(budget.recorded_at),
-    )
 
 
 def _update_receipt(round_number: int, update: Update) -> UpdateReceipt:

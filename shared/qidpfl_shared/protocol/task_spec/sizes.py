@@ -45,17 +45,21 @@ def _for_clients(spec: TaskSpec, clients: int) -> dict[str, Any]:
     }
     partition = spec.workload.partition
     if partition is not None and clients != partition.clients:
-        changes["workload"] = {"partition": _divided(partition, clients)}
+        changes["workload"] = {"partition": _divided(partition, clients, most_skewed=clients - needed)}
         if spec.selection.rule is SelectionRule.THRESHOLD:
             changes["selection"] = {"distance_threshold": _threshold(spec, partition, clients)}
     return changes
 
 
-def _divided(partition: Partition, clients: int) -> Mapping[str, Any]:
-    """The partition for this many clients, with two-label clients at the same places in each group of the preset."""
+def _divided(partition: Partition, clients: int, *, most_skewed: int) -> Mapping[str, Any]:
+    """The partition for this many clients, with two-label clients at the same places in each group of the preset.
+
+    There are at most `most_skewed` of them: the selection may refuse them all and must still find enough clients.
+    """
     groups = range(0, clients, partition.clients)
     places = [first + place for first in groups for place in partition.two_class_ordinals]
-    return {"clients": clients, "two_class_ordinals": [place for place in places if place < clients]}
+    skewed = [place for place in places if place < clients][: max(0, most_skewed)]
+    return {"clients": clients, "two_class_ordinals": skewed}
 
 
 def _threshold(spec: TaskSpec, partition: Partition, clients: int) -> float:

@@ -132,3 +132,38 @@ def test_without_a_game_costs_and_the_minimum_utility_still_apply(
     owner = Owner(min_utility=min_utility)
     decision = decide(offer=announced, spec=spec, owner=owner, remaining_rho=1.0, fixed_cost=fixed_cost)
     assert isinstance(decision, Bid) == joins
+
+
+def spec_of(market: str) -> Any:
+    bounds = {"privacy_value_min": 0.9, "privacy_value_max": 1.2}
+    return preset("digits", {"game": {"market": market}, "bounds": bounds})
+
+
+@given(value=st.floats(0.9, 1.2), rho_cap=limits, remaining=limits, fixed_cost=st.floats(0, 2))
+@pytest.mark.parametrize("market", ["auction", "menu"])
+def test_in_every_market_a_client_sells_no_more_than_its_limits_and_nothing_at_a_loss(
+    market: str, value: float, rho_cap: float, remaining: float, fixed_cost: float
+) -> None:
+    base = {"base_rho": 0.15} if market == "menu" else {}
+    announced = offer(total=0.85, rho_max=0.17, **base)
+    owner = Owner(privacy_value=value, rho_cap=rho_cap)
+    decision = decide(
+        offer=announced, spec=spec_of(market), owner=owner, remaining_rho=remaining, fixed_cost=fixed_cost
+    )
+    if isinstance(decision, Bid):
+        assert decision.rho <= min(rho_cap, remaining, 0.17)
+        cost = training_cost(rho=decision.rho, privacy_value=value, privacy_weight=30, fixed=fixed_cost)
+        assert decision.payment >= cost - 1e-6
+        assert decision.utility == pytest.approx(decision.payment - cost)
+
+
+def test_a_winner_sells_at_a_price_that_equals_its_value() -> None:
+    # Reward 30 and weight 30: the price is 1/S.
+    decision = decide(
+        offer=offer(total=1 / 1.1, rho_max=0.1),
+        spec=spec_of("auction"),
+        owner=Owner(privacy_value=1.1, rho_cap=1.0),
+        remaining_rho=1.0,
+    )
+    assert isinstance(decision, Bid) and decision.rho == 0.1
+    assert decision.utility == pytest.approx(0, abs=1e-12)

@@ -1,10 +1,13 @@
 """A quote before enrolment: the plan of the task with this client in it, and its own limits."""
 
+from dataclasses import replace
+
 import pytest
 
 from qidpfl_client.errors import Misconfigured
 from qidpfl_client.owner import Owner
 from qidpfl_client.participant.quoting import quotes_of_task
+from qidpfl_shared.core.markets.design import MarketKind
 from qidpfl_shared.core.money import MICRO
 from qidpfl_shared.core.planner.quote import Quote, quotes
 from qidpfl_shared.core.planning import plan_round
@@ -50,6 +53,32 @@ def test_in_the_contest_a_lower_report_earns_more_than_it_costs() -> None:
         rules=RULES, own=Participant(privacy_value=1.0, size=110), others=OTHERS, rounds=1, delta=1e-5, factors=[0.8, 1]
     )
     assert low.utility > true.utility and low.epsilon > true.epsilon
+
+
+@pytest.mark.parametrize("market", [MarketKind.AUCTION, MarketKind.MENU])
+def test_in_the_other_markets_no_report_earns_more_than_the_true_one(market: MarketKind) -> None:
+    rules = replace(RULES, market=market, value_min=0.5, value_max=2.0)
+    found = quotes(
+        rules=rules,
+        own=Participant(privacy_value=1.0, size=110),
+        others=OTHERS,
+        rounds=3,
+        delta=1e-5,
+        factors=[0.8, 0.9, 1.0, 1.1, 1.2],
+    )
+    utilities = [quote.utility for quote in found]
+    assert utilities[2] > 0
+    assert max(utilities) <= utilities[2] * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("market", ["auction", "menu"])
+def test_a_task_with_another_market_is_quoted(market: str) -> None:
+    bounds = {"privacy_value_min": 0.9, "privacy_value_max": 1.2}
+    spec = preset("digits", {"game": {"market": market}, "bounds": bounds})
+    found = quoted(spec)
+    assert [quote.reported_value for quote in found] == pytest.approx([0.9, 1.0, 1.1, 1.2])
+    assert found[1].rounds > 0
+    assert max(quote.utility for quote in found) <= found[1].utility + 1e-9
 
 
 def test_a_client_that_is_priced_out_earns_and_reveals_nothing_but_its_histogram() -> None:

@@ -162,6 +162,16 @@ def test_the_configuration_records_settings_versions_and_runs(tmp_path: Path) ->
     assert [(run.command, run.wall_s) for run in config.runs] == [("qidpfl-experiments run", 1.2)]
 
 
+def test_the_versions_of_other_machines_are_noted_once(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    other = versions() | {"torch": "9.9"}
+    for _ in range(2):
+        folder.note_run("qidpfl-experiments run --on ray", audit="", wall_s=1.0, versions=[other])
+    # A later run on this machine has its entry already.
+    folder_of(tmp_path)
+    assert [one["torch"] for one in read_config(tmp_path).versions] == [version("torch"), "9.9"]
+
+
 def test_other_versions_are_added_to_the_configuration(tmp_path: Path) -> None:
     folder_of(tmp_path)
     config = tmp_path / "config.json"

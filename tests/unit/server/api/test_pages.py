@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from qidpfl_server.api.document.guides import GUIDES, VECTORS, guide_text
+from qidpfl_server.api.document.guides import FILES, GUIDES, VECTORS, guide_text
 from qidpfl_server.settings import Settings
 from support.openapi_document import with_app
 
@@ -22,6 +22,7 @@ VENDORED = {
     "swagger-ui.css": "5ed08757e53da3e026d6cbecc61fe5d43585c9560b302d534ad56692519a273d",
 }
 PAGES = ["/", "/guide", "/docs", *(f"/guide/{name}" for name in GUIDES)]
+PLAIN = [*(f"/guide/{name}.md" for name in GUIDES), *(f"/guide/{name}" for name in FILES)]
 
 
 def get(*paths: str, settings: Settings | None = None) -> list[httpx.Response]:
@@ -67,7 +68,7 @@ def test_every_page_loads_only_files_of_this_server_and_every_link_leads_somewhe
         assert not page.inline
         for link in page.links:
             target, _, anchor = link.partition("#")
-            assert (target or path) in (*PAGES, VECTORS, "/openapi.json", "/dashboard"), (path, link)
+            assert (target or path) in (*PAGES, *PLAIN, VECTORS, "/openapi.json", "/dashboard"), (path, link)
             assert not anchor or anchor in seen[target or path].anchors, (path, link)
 
 
@@ -81,9 +82,34 @@ def test_a_guide_shows_all_headings_and_tables_of_its_page(name: str) -> None:
     assert guide_text(name) == (ROOT / "docs" / f"{name}.md").read_text()
 
 
+@pytest.mark.parametrize("name", list(GUIDES))
+def test_a_guide_is_served_as_markdown_whose_links_lead_to_what_is_served(name: str) -> None:
+    page, text = get(f"/guide/{name}", f"/guide/{name}.md")
+    assert text.headers["content-type"] == "text/markdown; charset=utf-8"
+    assert f'href="/guide/{name}.md"' in page.text
+    links = set(re.findall(r"\]\(([^)#:]+)", text.text))
+    asked = [f"/guide/{link}" for link in sorted(links) if "/" not in link and link.removesuffix(".md") in GUIDES]
+    assert {answer.status_code for answer in get(*asked)} <= {200}
+    # The rest of the text is that of the repository.
+    assert re.sub(r"\]\([^)]*\)", "", text.text) == re.sub(r"\]\([^)]*\)", "", guide_text(name))
+
+
+def test_the_guides_come_with_records_and_two_clients() -> None:
+    records, node, python = get(*(f"/guide/{name}" for name in FILES))
+    assert records.content == (ROOT / "docs/conformance/records.csv").read_bytes()
+    assert node.content == (ROOT / "examples/custom_client.mjs").read_bytes()
+    assert python.content == (ROOT / "examples/custom_client.py").read_bytes()
+    types = [answer.headers["content-type"].partition(";")[0] for answer in (records, node, python)]
+    assert types == ["text/csv", "text/javascript", "text/plain"]
+    html, text = get("/guide/clients", "/guide/clients.md")
+    assert 'href="/guide/custom_client.mjs"' in html.text and "](custom_client.mjs)" in text.text
+    assert "](vectors.json)" in text.text and "](records.csv)" in text.text
+
+
 def test_the_document_has_the_whole_contract() -> None:
     (answer,) = get("/openapi.json")
     assert guide_text("contract") in answer.json()["info"]["description"]
+    assert "[/guide](/guide)" in answer.json()["info"]["description"]
 
 
 def test_the_start_page_names_no_dashboard_that_is_not_there() -> None:
@@ -92,15 +118,22 @@ def test_the_start_page_names_no_dashboard_that_is_not_there() -> None:
 
 
 def test_unknown_guides_and_files_are_not_found() -> None:
-    answers = get("/guide/operations", "/guide/..%2fREADME", "/docs/static/README.md", "/docs/static/..%2fguides.py")
+    answers = get(
+        "/guide/operations",
+        "/guide/operations.md",
+        "/guide/README.md",
+        "/guide/..%2fREADME",
+        "/docs/static/README.md",
+        "/docs/static/..%2fguides.py",
+    )
     assert {answer.status_code for answer in answers} == {404}
 
 
 def test_the_pages_follow_the_rule_of_the_document() -> None:
     closed = Settings(host="0.0.0.0")
-    assert {answer.status_code for answer in get(*PAGES, "/openapi.json", settings=closed)} == {404}
+    assert {answer.status_code for answer in get(*PAGES, *PLAIN, "/openapi.json", settings=closed)} == {404}
     opened = Settings(host="0.0.0.0", open_docs=True)
-    assert {answer.status_code for answer in get(*PAGES, "/openapi.json", settings=opened)} == {200}
+    assert {answer.status_code for answer in get(*PAGES, *PLAIN, "/openapi.json", settings=opened)} == {200}
 
 
 @pytest.mark.parametrize("name", list(VENDORED))
@@ -147,3 +180,7 @@ def test_the_build_takes_every_guide() -> None:
     ignored, image = (ROOT / ".dockerignore").read_text(), (ROOT / "Dockerfile.server").read_text()
     assert '"conformance").glob("*.json")' in hook and "!docs/conformance/*.json\n" in ignored
     assert all(f"!docs/{name}.md\n" in ignored for name in GUIDES) and "COPY docs docs\n" in image
+    assert '"records.csv"' in hook and "!docs/conformance/records.csv\n" in ignored
+    examples = [place for place, _ in FILES.values() if place.startswith("examples/")]
+    assert all(f'"{Path(place).name}"' in hook and f"!{place}\n" in ignored for place in examples)
+    assert "COPY examples examples\n" in image

@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,6 +51,27 @@ def test_a_name_belongs_to_one_task_and_is_not_an_id(cases: UseCases) -> None:
 def test_an_unknown_preset_is_refused() -> None:
     with pytest.raises(RequestRefused, match=ErrorCode.UNKNOWN_PRESET.value):
         task_spec("no-such-preset", {})
+
+
+SKEWED_SHARDS = {"workload": {"partition": {"two_class_ordinals": [0, 1, 2, 3, 4, 5, 6, 7]}}}
+
+
+def test_a_testbed_whose_shards_cannot_pass_its_selection_is_refused() -> None:
+    with pytest.raises(RequestRefused, match="only 2 of 10 shards have more, but min_clients is 3"):
+        task_spec("digits", SKEWED_SHARDS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rounds": {"min_clients": 2, "min_updates": 2}},
+        {"selection": {"shortfall": "nearest"}},
+        {"selection": {"distance_threshold": 1.6}},
+        {"selection": {"rule": "all"}},
+    ],
+)
+def test_such_a_testbed_is_accepted_where_enough_clients_can_be_selected(change: dict[str, Any]) -> None:
+    assert task_spec("digits", SKEWED_SHARDS | change).workload.partition is not None
 
 
 def test_a_task_is_not_recorded_without_the_bytes_of_its_model(cases: UseCases) -> None:

@@ -48,6 +48,15 @@ def test_a_client_sees_its_own_distance_once_the_selection_is_made(cases: UseCas
     assert after.label_distance is not None and after.label_distance > (after.distance_threshold or 0)
 
 
+def test_where_too_few_pass_the_verdict_is_open_and_the_reason_says_why(cases: UseCases) -> None:
+    task = cases.task(rounds={"expected_clients": 3, "min_clients": 3})
+    clients = [task.client(), task.client(), task.client(labels=SKEWED)]
+    near, _, far = (cases.read(lambda tx, one=one: selection_verdict(tx, one.client_id)) for one in clients)
+    assert (near.selected, far.selected, near.selected_clients) == (None, None, 0)
+    assert near.label_distance is not None and near.label_distance <= (near.distance_threshold or 0)
+    assert task.now.reason == "too_few_clients: too few pass the selection"
+
+
 def test_a_ledger_reserves_spends_and_adds_up(cases: UseCases) -> None:
     task, (first, *others) = cases.training(game={"horizon": 1})
     first.declare()

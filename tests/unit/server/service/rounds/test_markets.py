@@ -111,7 +111,9 @@ def test_the_menu_pays_what_each_client_chose(cases: UseCases) -> None:
         chosen = design.answer(terms, privacy_value=value, cap=1.0)
         assert chosen.payment > WEIGHT * value * chosen.rho
         sold[client.client_id] = design.payment(terms, chosen.rho)
-        client.declare(1, chosen.rho)
+        receipt = client.declare(1, chosen.rho)
+        assert receipt.payment_micro == sold[client.client_id]
+        assert client.declare(1, chosen.rho) == receipt
         client.upload(client.noise(chosen.rho))
     task.settle()
     assert task.payments() == sold

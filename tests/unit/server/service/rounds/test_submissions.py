@@ -89,6 +89,24 @@ def test_a_budget_above_the_limits_of_the_client_is_refused(cases: UseCases, lim
     assert limited.declare(rho=0.039).state == "declared"
 
 
+def test_an_answer_to_a_round_that_an_ended_task_never_announced_says_that_the_task_has_ended(cases: UseCases) -> None:
+    task = cases.task(rounds={"expected_clients": 3, "min_clients": 3})
+    clients = [task.client(labels=SKEWED) for _ in range(3)]
+    assert task.now.state is TaskState.FAILED
+    for answer in (clients[0].declare, clients[0].decline, clients[0].upload):
+        with pytest.raises(RequestRefused, match=f"^{ErrorCode.TASK_ENDED.value}: the task is failed"):
+            answer()
+
+
+def test_a_closed_round_of_an_ended_task_stays_closed_because_the_task_may_be_resumed(cases: UseCases) -> None:
+    task, (client, *_) = cases.training()
+    client.declare()
+    task.stop()
+    for answer in (lambda: client.declare(rho=0.06), client.upload):
+        with pytest.raises(RequestRefused, match=f"^{ErrorCode.ROUND_CLOSED.value}: .* and the task is stopped"):
+            answer()
+
+
 def test_no_budget_is_declared_after_its_deadline(cases: UseCases) -> None:
     task, (first, second, _) = cases.training()
     known = first.declare()

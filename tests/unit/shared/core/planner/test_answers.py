@@ -8,6 +8,7 @@ import pytest
 
 from qidpfl_shared.core.arguments import ImpossibleArgument
 from qidpfl_shared.core.equilibrium import equilibrium
+from qidpfl_shared.core.markets.design import MarketKind
 from qidpfl_shared.core.money import MICRO
 from qidpfl_shared.core.planner.answers import AnswerStatus, PlannedOutcome, Planner, PlannerAnswer, PlanningCase
 from qidpfl_shared.core.planner.noise_curve import fit_noise_curve
@@ -155,8 +156,32 @@ def test_impossible_scenarios_are_refused(changes: dict[str, object]) -> None:
         scenario(**changes)
 
 
-def test_another_market_is_one_function_from_rules_participants_and_round_to_a_plan() -> None:
-    """A market that pays every second reward twice: its plans alone change the money."""
+@pytest.mark.parametrize("market", [MarketKind.AUCTION, MarketKind.MENU])
+def test_the_planner_answers_for_every_market(market: MarketKind) -> None:
+    rules = replace(RULES, market=market, value_min=0.9, value_max=1.1)
+    planner = Planner(scenario=scenario(rules=rules), curve=CURVE)
+    base = answered(planner.base())
+    twice = answered(planner.for_money(2 * base.money_micro / MICRO))
+    assert twice.money_micro == pytest.approx(2 * base.money_micro, rel=1e-4)
+    assert twice.noise < base.noise and twice.worst_epsilon > base.worst_epsilon
+    exact = answered(planner.for_accuracy(0.8))
+    assert exact.accuracy is not None and exact.accuracy.expected == pytest.approx(0.8, abs=1e-4)
+
+
+def test_what_a_task_pays_in_a_menu_is_what_its_clients_choose() -> None:
+    rules = replace(RULES, market=MarketKind.MENU, value_min=0.9, value_max=1.1)
+    played = play_task(rules=rules, participants=CLIENTS, rounds=1)
+    (one,) = played.rounds
+    assert 0.9 * one.reward_micro < played.money_micro < one.reward_micro
+    # The cheaper the client, the more it sells and earns; each gains.
+    assert one.budgets.tolist() == sorted(one.budgets.tolist(), reverse=True)
+    gains = one.payments - 30 * np.array(VALUES) * one.budgets
+    assert (gains > 0).all() and gains.tolist() == sorted(gains.tolist(), reverse=True)
+    assert played.earned(0) == pytest.approx(MICRO * one.payments[0])
+
+
+def test_a_plan_may_be_made_by_another_function() -> None:
+    """From rules, participants and round to a plan; it is asked for every round."""
     asked = []
 
     def twice(rules: object, participants: object, number: int) -> object:

@@ -90,6 +90,7 @@ MONEY: list[Place] = [
     (RoundResult, "kept_micro"),
     (LedgerEntry, "payment_micro"),
     (Ledger, "earned_micro"),
+    (BudgetReceipt, "payment_micro"),
     (ClientResult, "escrow_micro"),
     (RoundResult, "escrow_micro"),
     (LedgerEntry, "escrow_micro"),

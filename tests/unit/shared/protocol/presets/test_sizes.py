@@ -1,9 +1,14 @@
 """Presets for another number of clients or rounds, and the neutral preset for workloads of one's own."""
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from qidpfl_shared.core.privacy.histogram import private_histogram
+from qidpfl_shared.core.selection import label_distances
 from qidpfl_shared.protocol.presets import OWN, PRESETS, preset
+from qidpfl_shared.workloads.datasets.digits import read_digits
+from qidpfl_shared.workloads.partitions import all_shards
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -21,6 +26,32 @@ def test_the_clients_with_two_labels_keep_their_share() -> None:
     partition = preset("digits", clients=25).workload.partition
     assert partition is not None
     assert partition.two_class_ordinals == (2, 5, 8, 12, 15, 18, 22)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("clients", [2, 3, 4, 5, 10])
+def test_enough_clients_are_left_when_the_selection_refuses_all_with_two_labels(name: str, clients: int) -> None:
+    spec = preset(name, clients=clients)
+    assert spec.workload.partition is not None
+    assert clients - len(spec.workload.partition.two_class_ordinals) >= spec.rounds.min_clients
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_shard_of_a_small_testbed_passes_the_selection(seed: int) -> None:
+    spec, labels = preset("digits", clients=3), read_digits(training=True).labels
+    assert spec.workload.partition is not None and spec.privacy.histogram_rho is not None
+    shards = all_shards(labels=labels, partition=spec.workload.partition)
+    noise = np.random.default_rng(seed)
+    noisy = [
+        private_histogram(
+            counts=np.bincount(labels[shard], minlength=10),
+            rho=spec.privacy.histogram_rho,
+            standard_noise=noise.standard_normal(10),
+        )
+        for shard in shards
+    ]
+    found = label_distances(histograms=noisy, reference=[0.1] * 10)
+    assert len(shards) == 3 and (found <= spec.selection.distance_threshold).all()
 
 
 def test_the_threshold_grows_only_with_the_noise_of_smaller_shards() -> None:
