@@ -15,7 +15,7 @@ from qidpfl_shared.command_line import Stopped, output_width, show_version, stop
 from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
 
 from .analysis.evaluate import resolution_in_words
-from .methods import METHODS, QI_DPFL, custom_methods, methods_named
+from .methods import INCENTIVES, METHODS, QI_DPFL, custom_methods, methods_named
 from .report.about import about
 from .report.report import write_report
 from .results.calibration import Calibration
@@ -206,6 +206,7 @@ def list_command(
     rows += [("--partition", name, partition.about) for name, partition in known.partitions.items()]
     rows += [("--variant", name, variant.about) for name, variant in known.variants.items()]
     rows += [("--methods", method.name, method.about) for method in METHODS]
+    rows += [("--methods incentives", method.name, method.about) for method in INCENTIVES]
     if as_json:
         print(json.dumps([{"option": option, "name": name, "about": about} for option, name, about in rows], indent=2))
         return
