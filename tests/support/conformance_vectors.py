@@ -495,7 +495,7 @@ def announcement_check() -> list[Case]:
         "rounds": {"max_attempts": spec.rounds.max_attempts},
     }
     offer = _offer()
-    known = {name: offer[name] for name in SeenOffer.__dataclass_fields__}
+    known = {name: offer[name] for name in SeenOffer.__dataclass_fields__ if name in offer}
     before = known | {"round_number": 1, "model_version": 0}
     changes: list[tuple[Case, Case | None]] = [
         ({}, None),

@@ -14,21 +14,14 @@ from qidpfl_shared.protocol.credentials import (
 )
 from qidpfl_shared.protocol.evidence import Tombstone
 from qidpfl_shared.protocol.ledger import Ledger
-from qidpfl_shared.protocol.messages import (
-    ClientSummary,
-    CreatedTask,
-    Event,
-    ModelInfo,
-    RoundResult,
-    TaskSummary,
-    TaskView,
-)
+from qidpfl_shared.protocol.messages import ClientSummary, Event, ModelInfo, RoundResult, TaskSummary, TaskView
 from qidpfl_shared.protocol.operators import (
     AccountPage,
     AccountSummary,
     ClientRound,
     CreateCodes,
     CreatedCodes,
+    CreatedTask,
     Deadlines,
     EnrolmentCodeInfo,
     PresetInfo,

@@ -1,7 +1,7 @@
 """The requests and answers of the HTTP API. docs/protocol.md explains when each is used."""
 
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -95,28 +95,6 @@ class TaskView(TaskSummary):
     spec: TaskSpec
     spec_digest: Digest = Field(description="SHA-256 of the canonical JSON (RFC 8785) of `spec` as it is served here")
     chain: ChainPosition | None = Field(default=None, description="the newest position of its chain")
-
-
-class CreateTask(Message):
-    """A new task: a preset and overrides."""
-
-    name: Name = Field(examples=["digits-1"])
-    preset: Name = Field(examples=["digits"])
-    overrides: dict[str, Any] = Field(default={}, examples=[{"game": {"horizon": 5}}])
-    single_use_codes: int | None = Field(
-        default=None,
-        ge=0,
-        le=10_000,
-        description="how many enrolment codes for one client each; null: one for each expected client; 0: one code for"
-        " many clients, for testbeds",
-    )
-
-
-class CreatedTask(Message):
-    """The new task and its enrolment codes. They are shown only once."""
-
-    task: TaskView
-    enrolment_codes: Tuple[str]
 
 
 # --- enrolment -------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The messages for operators: rounds in lists, answers to the open round, accounts of all clients, codes, controls."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -25,7 +25,7 @@ from .fields import (
     Tuple,
     is_absent,
 )
-from .messages import RoundState, TaskState
+from .messages import RoundState, TaskState, TaskView
 from .task_spec import Ordinal, TaskSpec
 
 # One letter for what a client did in a closed round.
@@ -43,6 +43,28 @@ Outcome = Annotated[
     str,
     Field(pattern=r"^[drvubnmo]$", description="; ".join(f"`{key}` {text}" for key, text in OUTCOMES.items())),
 ]
+
+
+class CreateTask(Message):
+    """A new task: a preset and overrides."""
+
+    name: Name = Field(examples=["digits-1"])
+    preset: Name = Field(examples=["digits"])
+    overrides: dict[str, Any] = Field(default={}, examples=[{"game": {"horizon": 5}}])
+    single_use_codes: int | None = Field(
+        default=None,
+        ge=0,
+        le=10_000,
+        description="how many enrolment codes for one client each; null: one for each expected client; 0: one code for"
+        " many clients, for testbeds",
+    )
+
+
+class CreatedTask(Message):
+    """The new task and its enrolment codes. They are shown only once."""
+
+    task: TaskView
+    enrolment_codes: Tuple[str]
 
 
 class Identity(Message):

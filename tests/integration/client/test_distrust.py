@@ -199,7 +199,10 @@ def test_a_coordinator_that_refuses_the_client_is_reported_in_one_line(journal: 
 
 def other_answer(state: str) -> HostileCoordinator:
     """A coordinator that has another answer of this client to round 1 than the client sends."""
-    problem = {"type": "urn:qidpfl:problem:budget_declared", "title": "Another answer is already stored"}
+    problem: dict[str, Any] = {
+        "type": "urn:qidpfl:problem:budget_declared",
+        "title": "Another answer is already stored",
+    }
     problem |= {"status": 409, "code": "budget_declared"}
     entry = {"release": "round/1", "mechanism": "gradient_once", "state": state, "rho": 0.06, "proven_rho": 0.06}
     return HostileCoordinator(instead={("PUT", "budget"): (409, problem)}, ledger=[entry], polls=290)

@@ -18,7 +18,8 @@ from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.mechanisms import GradientOnceMechanism
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.ledger import SpendState
-from qidpfl_shared.protocol.messages import CreatedTask, Declaration, Decline, Event, Profile, RoundOffer, TaskState
+from qidpfl_shared.protocol.messages import Declaration, Decline, Event, Profile, RoundOffer, TaskState
+from qidpfl_shared.protocol.operators import CreatedTask
 from qidpfl_shared.protocol.wire import digest_of, encode
 from support.coordinators import NO_TIMEOUTS, Coordinator, running
 

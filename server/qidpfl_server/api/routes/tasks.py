@@ -14,7 +14,8 @@ from fastapi.responses import StreamingResponse
 from qidpfl_shared.failpoints import failpoint
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.evidence import Tombstone
-from qidpfl_shared.protocol.messages import CreatedTask, CreateTask, Event, TaskSummary, TaskView
+from qidpfl_shared.protocol.messages import Event, TaskSummary, TaskView
+from qidpfl_shared.protocol.operators import CreatedTask, CreateTask
 
 from ...errors import RequestRefused
 from ...service.deletion import delete_task

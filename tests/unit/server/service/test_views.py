@@ -51,7 +51,7 @@ def test_a_client_sees_its_own_distance_once_the_selection_is_made(cases: UseCas
 def test_where_too_few_pass_the_verdict_is_open_and_the_reason_says_why(cases: UseCases) -> None:
     task = cases.task(rounds={"expected_clients": 3, "min_clients": 3})
     clients = [task.client(), task.client(), task.client(labels=SKEWED)]
-    near, _, far = (cases.read(lambda tx, one=one: selection_verdict(tx, one.client_id)) for one in clients)
+    near, _, far = cases.read(lambda tx: [selection_verdict(tx, one.client_id) for one in clients])
     assert (near.selected, far.selected, near.selected_clients) == (None, None, 0)
     assert near.label_distance is not None and near.label_distance <= (near.distance_threshold or 0)
     assert task.now.reason == "too_few_clients: too few pass the selection"
