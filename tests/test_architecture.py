@@ -109,8 +109,9 @@ RULES: dict[str, set[str]] = {
         *("qidpfl_experiments.report", "qidpfl_shared.web"),
     },
     "qidpfl_experiments.run": {
-        *("pydantic", "ray", "rich", "stamina", "submitit", "typer"),
-        *("qidpfl_client", "qidpfl_client.sdk", "qidpfl_client.journal", "qidpfl_client.training"),
+        *("pydantic", "ray", "rich", "stamina", "submitit", "torch", "typer"),
+        *("qidpfl_client", "qidpfl_client.sdk", "qidpfl_client.fleet"),
+        *("qidpfl_client.journal", "qidpfl_client.training"),
         *("qidpfl_experiments", "qidpfl_experiments.results", "qidpfl_experiments.testbed"),
         *("qidpfl_shared", "qidpfl_shared.core", "qidpfl_shared.protocol", "qidpfl_shared.workloads"),
     },

@@ -17,7 +17,7 @@ from qidpfl_shared.core.privacy.rounding import SLACK
 
 Normals = npt.NDArray[np.float64]
 
-__all__ = ["SLACK", "NoiseSource", "Normals", "SystemNoise", "UnsafeSeededNoise", "noised"]
+__all__ = ["SLACK", "CommonNoise", "NoiseSource", "Normals", "SystemNoise", "UnsafeSeededNoise", "noised"]
 
 
 class NoiseSource(Protocol):
@@ -67,6 +67,34 @@ class UnsafeSeededNoise:
 
         def expanded(name: str, length: int) -> bytes:
             return hashlib.shake_256(f"{self._seed}/{name}/{release}".encode()).digest(length)
+
+        return discrete_gaussian(count, bits=expanded)
+
+
+class CommonNoise:
+    """UNSAFE, for comparisons on public data: the same standard noise in every task.
+
+    The values are a function of (seed, draw, ordinal, release), and releases of different tasks have the same names.
+    Two methods then differ by what they do and not by their noise. For the same reason it protects nothing, even if the
+    seed is secret: the difference of two uploads with the same noise and budget is the difference of what was
+    protected. `draw` distinguishes repeats.
+
+    >>> first, again = (CommonNoise(seed=7, draw=0, ordinal=3).standard_normal(2, release="round/1") for _ in range(2))
+    >>> np.array_equal(first, again)
+    True
+    """
+
+    def __init__(self, *, seed: int, draw: int, ordinal: int) -> None:
+        self._key = f"common/{seed}/{draw}/{ordinal}"
+
+    def __repr__(self) -> str:
+        return f"CommonNoise({self._key})  # unsafe: protects nothing"
+
+    def standard_normal(self, count: int, *, release: str) -> Normals:
+        """The first `count` values of this release."""
+
+        def expanded(name: str, length: int) -> bytes:
+            return hashlib.shake_256(f"{self._key}/{name}/{release}".encode()).digest(length)
 
         return discrete_gaussian(count, bits=expanded)
 

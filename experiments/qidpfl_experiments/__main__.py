@@ -14,7 +14,8 @@ from rich.table import Table
 from qidpfl_shared.command_line import Stopped, output_width, show_version, stopped_by_signals
 from qidpfl_shared.protocol.compatibility import PROTOCOL_VERSION
 
-from .methods import METHODS, custom_methods, methods_named
+from .analysis.evaluate import resolution_in_words
+from .methods import INCENTIVES, METHODS, QI_DPFL, custom_methods, methods_named
 from .report.about import about
 from .report.report import write_report
 from .results.calibration import Calibration
@@ -62,23 +63,27 @@ def run_command(
         list[Path] | None, typer.Option(help="Python file with a custom method to compare as well; repeatable")
     ] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="number of repetitions, with the seeds 0, 1, 2 and so on")
-    ] = 5,
+        str, typer.Option(help="how many repetitions (5: the seeds 0 to 4), or which seeds: 3,5 or 4-6 or 7-7")
+    ] = "5",
 ) -> None:
     """Run methods on partitions of a data set and write tables, figures, claims and a report.
 
     After an interruption, run the same command again: it skips finished cells. The exit status is 1 if a cell failed.
     """
     custom = custom_methods(own or ())
-    chosen = (*methods_named(names(methods)), *custom)
+    chosen, repeated = (*methods_named(names(methods)), *custom), options.seeds_in(seeds)
     digests = {method.name: method.rules_digest for method in custom}
-    with running(asked, rules=tuple(own or ()), own_rules=digests) as (folder, runner, grid):
+    rules = tuple(path for path, method in zip(own or (), custom, strict=True) if method.has_rules)
+    with running(asked, rules=rules, own_rules=digests) as (folder, runner, grid):
+        for method in (method for method in chosen if not grid.can_run(method)):
+            runner.progress.say(f"{method.name} is left out: the network of {asked.setup.dataset} has no image rows")
+        chosen = tuple(method for method in chosen if grid.can_run(method))
         calibrations: dict[str, Calibration] = {}
         if any(method.noise for method in chosen):
             calibrations = run_calibrations(runner, grid)
             folder.write(calibrations.values())
         comparison = MethodComparison(
-            runner=runner, grid=grid, methods=chosen, seeds=range(seeds), calibrations=calibrations
+            runner=runner, grid=grid, methods=chosen, seeds=repeated, calibrations=calibrations
         )
         ran = len(comparison.run()) + sum(len(calibration.runs) for calibration in calibrations.values())
         # Written before the audit, which ends the command if it finds a violation.
@@ -136,14 +141,20 @@ def calibrate_command(asked: options.Request) -> None:
 @app.command("tune")
 @guarded
 @asking
-def tune_command(asked: options.Request) -> None:
-    """Try the learning rates of the settings with QI-DPFL on validation records. The test set is not used."""
+def tune_command(
+    asked: options.Request,
+    methods: Annotated[str, typer.Option(help="names of methods, separated by commas (see list)")] = QI_DPFL.name,
+) -> None:
+    """Try the learning rates of the settings with methods on validation records. The test set is not used."""
+    tuned = methods_named(names(methods))
     with running(asked) as (folder, runner, grid):
-        rows = run_tuning(runner, grid)
+        rows = run_tuning(runner, grid, tuned)
         folder.write(tuning=rows)
-    table = Table("partition", "learning rate", "validation accuracy", box=None)
+    table = Table("method", "partition", "learning rate", "validation accuracy", box=None)
     for row in rows:
-        table.add_row(row.partition, f"{row.learning_rate:g}", "" if row.accuracy is None else f"{row.accuracy:.4f}")
+        table.add_row(
+            row.method, row.partition, f"{row.learning_rate:g}", "" if row.accuracy is None else f"{row.accuracy:.4f}"
+        )
     Console(width=output_width()).print(table)
     _report(asked.out)
     if any(row.failure for row in rows):
@@ -195,6 +206,7 @@ def list_command(
     rows += [("--partition", name, partition.about) for name, partition in known.partitions.items()]
     rows += [("--variant", name, variant.about) for name, variant in known.variants.items()]
     rows += [("--methods", method.name, method.about) for method in METHODS]
+    rows += [("--methods incentives", method.name, method.about) for method in INCENTIVES]
     if as_json:
         print(json.dumps([{"option": option, "name": name, "about": about} for option, name, about in rows], indent=2))
         return
@@ -221,7 +233,9 @@ def _report(out: Path) -> None:
     if tables == Tables():
         raise NotOurFolder(f"{out} has no finished cells yet; run some first")
     write_tables(out, tables)
-    write_report(out, tables, about(config))
+    resolution = resolution_in_words(write_report(out, tables, about(config)))
+    if resolution:
+        print(f"resolution: {resolution}")
     print(f"report: {out / 'report.html'}")
 
 

@@ -1,15 +1,18 @@
 """The methods that are compared: the paper's, controls for a fair comparison, ours, and custom ones from users' files.
 
-All methods have the same clients, local computation and initial model. Only selection, noise and reward differ.
+All methods have the same clients and the same initial model. Most differ in selection, noise and reward only. The
+others name the further `changes` of the settings file that they make: another market, other weights, a filter, or the
+paper's training as printed.
 """
 
 import ast
 import hashlib
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 
 class Role(StrEnum):
@@ -18,6 +21,8 @@ class Role(StrEnum):
     PAPER = "paper"
     CONTROL = "control"
     OURS = "ours"
+    PRINTED = "printed"
+    INCENTIVE = "incentive"
     CUSTOM = "own"
 
 
@@ -44,7 +49,12 @@ class Reward(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """One way to run a task. `title` is its name in figures and tables; `rules_digest` is that of a custom method."""
+    """One way to run a task. `title` is its name in figures and tables; `rules_digest` is that of a custom method.
+
+    `changes` are names of the settings file, `task` further overrides of a custom method. A method that copies rewards
+    or a number of clients copies those of the method `leader`. With `misreport` one client multiplies its privacy value
+    by this factor; with `rounds` the task has only so many.
+    """
 
     name: str
     title: str
@@ -53,6 +63,11 @@ class Method:
     role: Role
     about: str
     rules_digest: str = ""
+    changes: tuple[str, ...] = ()
+    leader: str = "qi-dpfl"
+    misreport: float = 1.0
+    rounds: int | None = None
+    task: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def noise(self) -> bool:
@@ -60,10 +75,19 @@ class Method:
         return self.reward is not Reward.NONE
 
     @property
-    def follows_qi_dpfl(self) -> bool:
-        """Whether QI-DPFL has to run first with the same data and seed."""
+    def has_rules(self) -> bool:
+        """Whether it is a custom method with functions, which the coordinator loads."""
+        return Kept.CUSTOM is self.kept or Reward.CUSTOM is self.reward
+
+    @property
+    def follows(self) -> bool:
+        """Whether its leader has to run first with the same data and seed."""
         return self.kept is Kept.BLIND or self.reward is Reward.AS_QI_DPFL
 
+
+# The names of changes in the settings file.
+LOWPASS, PRINTED = "lowpass", "printed"
+AUCTION, MENU, OPTIMAL_WEIGHTS, WIDE_VALUES = "auction", "menu", "optimal-weights", "wide-values"
 
 QI_DPFL = Method(
     name="qi-dpfl",
@@ -164,8 +188,93 @@ METHODS = (
         role=Role.OURS,
         about="clients whose pooled labels are nearest to the reference, reward and budgets from the game, noise",
     ),
+    Method(
+        name="fedavg-dp-lowpass",
+        title="FedAvg-DP (low-pass)",
+        kept=Kept.ALL,
+        reward=Reward.AS_QI_DPFL,
+        role=Role.CONTROL,
+        about="FedAvg-DP with a low-pass of the average and its own learning rate: the control for QI-auction+",
+        changes=(LOWPASS,),
+    ),
+    Method(
+        name="qi-auction",
+        title="QI-auction",
+        kept=Kept.ALL,
+        reward=Reward.AS_QI_DPFL,
+        role=Role.OURS,
+        about="FedAvg-DP with the auction as its market and nothing else; the reward that QI-DPFL pays",
+        changes=(AUCTION,),
+    ),
+    Method(
+        name="qi-auction-plus",
+        title="QI-auction+",
+        kept=Kept.ALL,
+        reward=Reward.AS_QI_DPFL,
+        role=Role.OURS,
+        about="the auction, weights that balance noise and labels, and the low-pass; the reward that QI-DPFL pays",
+        changes=(AUCTION, OPTIMAL_WEIGHTS, LOWPASS),
+    ),
+    Method(
+        name="printed-fedavg",
+        title="FedAvg (printed)",
+        kept=Kept.ALL,
+        reward=Reward.NONE,
+        role=Role.PRINTED,
+        about="FedAvg with the paper's training as printed: local SGD, uniform weights",
+        changes=(PRINTED,),
+    ),
+    Method(
+        name="printed-fedavg-select",
+        title="FedAvg-select (printed)",
+        kept=Kept.THRESHOLD,
+        reward=Reward.NONE,
+        role=Role.PRINTED,
+        about="FedAvg-select with the paper's training as printed",
+        changes=(PRINTED,),
+    ),
+    Method(
+        name="printed-fedavg-dp",
+        title="FedAvg-DP (printed)",
+        kept=Kept.ALL,
+        reward=Reward.AS_QI_DPFL,
+        role=Role.PRINTED,
+        about="FedAvg-DP with the paper's training and noise as printed (heuristic), paying as QI-DPFL (printed) does",
+        changes=(PRINTED,),
+        leader="printed-qi-dpfl",
+    ),
+    Method(
+        name="printed-qi-dpfl",
+        title="QI-DPFL (printed)",
+        kept=Kept.THRESHOLD,
+        reward=Reward.OPTIMAL,
+        role=Role.PRINTED,
+        about="QI-DPFL with the paper's training and noise as printed (heuristic: no privacy guarantee)",
+        changes=(PRINTED,),
+    ),
 )
-BY_NAME = {method.name: method for method in METHODS}
+
+# In these runs one client lies about its privacy value. Its utility matters, not the model: few rounds are enough.
+_LIES = {"honest": (1.0, "tells the truth"), "low": (0.8, "reports 20 % less"), "high": (1.2, "reports 20 % more")}
+_MARKETS: dict[str, tuple[str, ...]] = {"contest": (), "auction": (AUCTION,), "menu": (MENU,)}
+INCENTIVES = tuple(
+    Method(
+        name=f"{market}-{lie}",
+        title=f"{market.capitalize()}, {lie}",
+        kept=Kept.ALL,
+        reward=Reward.AS_QI_DPFL,
+        role=Role.INCENTIVE,
+        about=f"market {market}, a client {does}; the first rounds of QI-DPFL's rewards",
+        changes=(*changes, WIDE_VALUES),
+        misreport=factor,
+        rounds=3,
+    )
+    for market, changes in _MARKETS.items()
+    for lie, (factor, does) in _LIES.items()
+)
+BY_NAME = {method.name: method for method in (*METHODS, *INCENTIVES)}
+# The name of a group of methods that are not in `all`.
+_GROUPS = {"all": METHODS, "incentives": INCENTIVES}
 # Cells of a sweep have these names instead of the name of a method.
 SWEEPS = ("calibration", "tuning")
 
@@ -174,20 +283,25 @@ class UnknownMethod(ValueError):
     """No method has this name."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is no method {name!r}; there are all, {', '.join(BY_NAME)}")
+        super().__init__(f"there is no method {name!r}; there are {', '.join([*_GROUPS, *BY_NAME])}")
 
 
 def methods_named(names: Iterable[str]) -> tuple[Method, ...]:
-    """The methods with these names, in the order of METHODS; `all` stands for all methods."""
+    """The methods with these names, in their order. `all` is METHODS, `incentives` the runs in which a client lies."""
     wanted = set(names)
-    unknown = sorted(wanted - BY_NAME.keys() - {"all"})
+    unknown = sorted(wanted - BY_NAME.keys() - _GROUPS.keys())
     if unknown:
         raise UnknownMethod(unknown[0])
-    return tuple(method for method in METHODS if "all" in wanted or method.name in wanted)
+    grouped = {method.name for group in wanted & _GROUPS.keys() for method in _GROUPS[group]}
+    return tuple(method for method in BY_NAME.values() if method.name in wanted | grouped)
 
 
 # A report could not distinguish methods whose names differ only in upper and lower case.
-_TAKEN = {name.lower() for method in METHODS for name in (method.name, method.title)} | {*SWEEPS, "all"}
+_TAKEN = {name.lower() for method in BY_NAME.values() for name in (method.name, method.title)} | {*SWEEPS, *_GROUPS}
+
+
+# The parts of a task that a custom method may change: clients, data, network and noise must be those of all methods.
+_CHANGEABLE = frozenset({"aggregation", "game"})
 
 
 class CustomMethodError(ValueError):
@@ -206,10 +320,11 @@ def custom_methods(paths: Iterable[Path]) -> tuple[Method, ...]:
 
 
 def custom_method(path: Path) -> Method:
-    """The method in a file that defines `reward(question)`, `select(question)` or both; see docs/own-rules.md.
+    """The method in a file that defines `reward(question)`, `select(question)` or `TASK`; see docs/experiments.md.
 
-    The method has the name of the file. A function that the file does not define is that of QI-DPFL. This process reads
-    the file but does not run it: it runs in the coordinator.
+    The method has the name of the file. A function that the file does not define is that of QI-DPFL. `TASK` is a
+    literal dictionary of overrides: another market, other weights, a filter. This process reads the file but does not
+    run it: its functions run in the coordinator.
     """
     text = path.read_bytes()
     try:
@@ -217,8 +332,9 @@ def custom_method(path: Path) -> Method:
     except (SyntaxError, ValueError) as error:
         raise CustomMethodError(f"{path} is not valid Python: {error}") from error
     defined = {part.name for part in module.body if isinstance(part, ast.FunctionDef)}
-    if not defined & {"reward", "select"}:
-        raise CustomMethodError(f"{path} defines neither reward(question) nor select(question)")
+    task = _task_in(module, path)
+    if not defined & {"reward", "select"} and not task:
+        raise CustomMethodError(f"{path} defines neither reward(question) nor select(question) nor TASK")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", path.stem):
         raise CustomMethodError(f"{path.stem!r} cannot be the name of a method: use letters, digits, _ and - only")
     if path.suffix != ".py":
@@ -234,4 +350,21 @@ def custom_method(path: Path) -> Method:
         role=Role.CUSTOM,
         about=about,
         rules_digest=hashlib.sha256(text).hexdigest(),
+        task=task,
     )
+
+
+def _task_in(module: ast.Module, path: Path) -> dict[str, Any]:
+    """The literal dictionary `TASK` of a file; empty if it has none."""
+    for part in module.body:
+        if isinstance(part, ast.Assign) and [ast.unparse(target) for target in part.targets] == ["TASK"]:
+            try:
+                task = ast.literal_eval(part.value)
+            except ValueError:
+                task = None
+            if not isinstance(task, dict) or not all(isinstance(values, dict) for values in task.values()):
+                raise CustomMethodError(f"{path}: TASK must be a literal dictionary of dictionaries, without calls")
+            if set(task) - _CHANGEABLE:
+                raise CustomMethodError(f"{path}: TASK may change {' and '.join(sorted(_CHANGEABLE))} only")
+            return task
+    return {}

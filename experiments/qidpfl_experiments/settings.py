@@ -50,6 +50,21 @@ class Variant(_Settings):
     task: dict[str, Any] = {}
 
 
+class MethodChange(_Settings):
+    """What a method changes in its task besides selection, noise and reward."""
+
+    about: str
+    task: dict[str, Any]
+
+
+class Choice(_Settings):
+    """How a value of a data set was chosen: the values that were tried, and what decided."""
+
+    setting: str
+    value: str
+    how: str
+
+
 class Scale(_Settings):
     """The size of an experiment. Values that are missing here come from the settings of the data set."""
 
@@ -59,6 +74,7 @@ class Scale(_Settings):
     validation_records: int | None = Field(default=None, ge=2)
     rewards: tuple[Positive, ...] | None = Field(default=None, min_length=4)
     learning_rates: tuple[Positive, ...] | None = Field(default=None, min_length=1)
+    draws: int | None = Field(default=None, ge=1, le=100)
     task: dict[str, Any] = {}
 
 
@@ -74,6 +90,8 @@ class DatasetSettings(_Settings):
     target_max_gap: Positive
     learning_rates: tuple[Positive, ...] = Field(min_length=1)
     task: dict[str, Any] = {}
+    changes: dict[str, dict[str, Any]] = {}
+    choices: tuple[Choice, ...] = ()
     scales: dict[str, Scale]
 
 
@@ -88,13 +106,18 @@ class ExperimentSettings(_Settings):
 
     common: dict[str, Any]
     clients: ClientSettings
+    draws: int = Field(default=1, ge=1, le=100)
+    changes: dict[str, MethodChange] = {}
     partitions: dict[str, PartitionSettings]
     variants: dict[str, Variant]
     datasets: dict[str, DatasetSettings]
 
 
 class Setup(_Settings):
-    """One data set at one scale in one variant: the settings that all cells of a run share."""
+    """One data set at one scale in one variant: the settings that all cells of a run share.
+
+    `draws` is the number of runs of a calibration with each reward. `changes` has the overrides of each change.
+    """
 
     dataset: str
     scale: str
@@ -110,6 +133,14 @@ class Setup(_Settings):
     privacy_value: str
     task: dict[str, Any]
     partitions: dict[str, PartitionSettings]
+    # Folders of earlier versions do not have the following.
+    draws: int = 1
+    changes: dict[str, dict[str, Any]] = {}
+    choices: tuple[Choice, ...] = ()
+
+    def change(self, name: str) -> dict[str, Any]:
+        """The overrides of a change."""
+        return dict(_found(self.changes, name, "change"))
 
     @property
     def is_full(self) -> bool:
@@ -154,6 +185,9 @@ def setup(
         privacy_value=settings.clients.privacy_value,
         task=task,
         partitions={name: _found(settings.partitions, name, "partition") for name in partitions},
+        draws=size.draws or settings.draws,
+        changes={name: merged(change.task, known.changes.get(name, {})) for name, change in settings.changes.items()},
+        choices=known.choices,
     )
 
 

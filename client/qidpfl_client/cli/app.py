@@ -19,7 +19,7 @@ from qidpfl_shared.workloads.own_data.reading import OwnFiles
 
 from ..api import TaskApi, connect
 from ..errors import Misconfigured
-from ..fleet.behaviours import Behaviour
+from ..fleet.behaviours import UNDERSTATED, Behaviour
 from ..fleet.fleet import Fleet
 from ..fleet.ordinals import fleet_range
 from ..fleet.plan import FleetPlan
@@ -220,18 +220,18 @@ def fleet_command(
         float, typer.Option(min=0, max=1, help="share of members that add more noise than declared")
     ] = 0.0,
     misreporters: Annotated[
-        float, typer.Option(min=0, max=1, help="share of members that understate their privacy value")
+        float, typer.Option(min=0, max=1, help="share of members that misreport their privacy value")
     ] = 0.0,
+    misreport_factor: Annotated[float, typer.Option(help="what they multiply it with")] = UNDERSTATED,
     replayers: Annotated[
         float, typer.Option(min=0, max=1, help="share of members that send the same bytes in every round")
     ] = 0.0,
-    seed: Annotated[
-        int, typer.Option(help="seed of privacy values, behaviours, drop-outs and delays; not of the noise")
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="seed of privacy values, behaviours, drop-outs, delays; not of noise")] = 0,
     insecure: options.Insecure = False,
     patience: options.Patience = 600.0,
     first_contact: options.FirstContact = 10.0,
     unsafe_seed: options.UnsafeSeed = None,
+    common_noise: options.CommonDraw = None,
 ) -> None:
     """Run many participants in one process, as a testbed; some of them can misbehave.
 
@@ -244,7 +244,7 @@ def fleet_command(
         Behaviour.REPLAYER: replayers,
     }
     size, played = fleet_range(clients, ordinals, has_shares=any(shares.values()))
-    options.warn_if_unsafe(unsafe_seed)
+    options.warn_if_unsafe(unsafe_seed, common_noise)
     codes = options.enrolment_codes(code, code_file)
     limits = options.ceilings(
         rho_cap=rho_cap,
@@ -267,11 +267,13 @@ def fleet_command(
         journals=journals,
         privacy_value=privacy_value,
         shares=shares,
+        misreport=misreport_factor,
         dropout=dropout,
         silent_dropout=silent_dropout,
         delay_up_to_s=delay,
         seed=seed,
         unsafe_seed=unsafe_seed,
+        common_draw=common_noise,
         patience_s=patience,
         first_contact_s=first_contact,
         trainings=workers or os.cpu_count() or 1,

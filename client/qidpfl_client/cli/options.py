@@ -153,6 +153,16 @@ UnsafeSeed = Annotated[
     int | None,
     typer.Option(help="UNSAFE, for tests only: take the noise from this seed; it protects nothing"),
 ]
+CommonDraw = Annotated[
+    int | None,
+    typer.Option(
+        "--common-noise",
+        min=0,
+        metavar="DRAW",
+        help="UNSAFE, built-in data only: with --unsafe-seed, the same noise in all tasks, to compare methods;"
+        " another number is another draw",
+    ),
+]
 
 
 guarded = one_line_errors("qidpfl-client", ClientError, WorkloadError, ImpossibleArgument, ReleaseRefused)
@@ -233,8 +243,10 @@ def noise_source(unsafe_seed: int | None) -> NoiseSource:
     return SystemNoise() if unsafe_seed is None else UnsafeSeededNoise(unsafe_seed)
 
 
-def warn_if_unsafe(unsafe_seed: int | None) -> None:
-    """Warn if test mode is on."""
+def warn_if_unsafe(unsafe_seed: int | None, common_draw: int | None = None) -> None:
+    """Warn if test mode is on. A draw of common noise needs it."""
+    if common_draw is not None and unsafe_seed is None:
+        raise Misconfigured("--common-noise needs --unsafe-seed: the noise of a draw comes from that seed")
     if unsafe_seed is not None:
         print("qidpfl-client: UNSAFE test mode: the noise comes from a seed and protects nothing", file=sys.stderr)
 

@@ -77,10 +77,11 @@ def assign(*, clients: int, shares: Mapping[Behaviour, float], seed: int) -> lis
     return [roles[place] for place in order]
 
 
-def behaving_owner(owner: Owner, behaviour: Behaviour) -> Owner:
-    """The owner under a behaviour. A misreporter commits to a lower privacy value, so that the others bid less."""
+def behaving_owner(owner: Owner, behaviour: Behaviour, *, misreport: float = UNDERSTATED) -> Owner:
+    """The owner under a behaviour. A misreporter commits to another privacy value: by default a lower one, so that the
+    others bid less."""
     if behaviour is Behaviour.MISREPORTER:
-        return replace(owner, privacy_value=owner.privacy_value * UNDERSTATED)
+        return replace(owner, privacy_value=owner.privacy_value * arguments.positive("misreport factor", misreport))
     return owner
 
 

@@ -13,7 +13,7 @@ from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..journal.fleet_journals import open_journals
 from ..journal.journal import Journal
-from ..noise import NoiseSource, SystemNoise, UnsafeSeededNoise
+from ..noise import CommonNoise, NoiseSource, SystemNoise, UnsafeSeededNoise
 from ..owner import Owner, draw_privacy_value
 from ..participant.data_source import DataSource, OpenData
 from ..participant.open_rounds import OpenRounds
@@ -21,7 +21,7 @@ from ..participant.runner import SHORT_RETRIES, ReconnectPolicy
 from ..participant.session import ClientContext, Enrolment
 from ..sdk.client import ModelCache, TaskApi
 from ..sdk.credentials import split_code
-from .behaviours import Behaviour, UnreliableDelivery, assign, behaving_data, behaving_owner
+from .behaviours import UNDERSTATED, Behaviour, UnreliableDelivery, assign, behaving_data, behaving_owner
 from .fleet import Member
 from .turn import Trainings, Turn
 
@@ -45,12 +45,16 @@ class FleetPlan:
     journals: Path
     privacy_value: str
     shares: Mapping[Behaviour, float]
+    # What a misreporter multiplies its privacy value with.
+    misreport: float = UNDERSTATED
     dropout: float = 0.0
     # Whether a member that drops out says nothing, so that the round waits for it.
     silent_dropout: bool = False
     delay_up_to_s: float = 0.0
     seed: int = 0
     unsafe_seed: int | None = None
+    # With a seed: the noise of this draw, the same in all tasks.
+    common_draw: int | None = None
     patience_s: float = 600.0
     first_contact_s: float = 10.0
     # How many members train at the same time: each needs a core, and memory for a network.
@@ -102,7 +106,7 @@ class FleetPlan:
         context = ClientContext(
             api=self.api(common.http),
             journal=journal,
-            owner=behaving_owner(owner, behaviour),
+            owner=behaving_owner(owner, behaviour, misreport=self.misreport),
             noise=self._noise(ordinal),
             report=say,
             models=common.models,
@@ -133,6 +137,8 @@ class FleetPlan:
         """A separate source for each member: system entropy, or a seed if the fleet is in test mode."""
         if self.unsafe_seed is None:
             return SystemNoise()
+        if self.common_draw is not None:
+            return CommonNoise(seed=self.unsafe_seed, draw=self.common_draw, ordinal=ordinal)
         return UnsafeSeededNoise(random.Random(f"{self.unsafe_seed}/{ordinal}").getrandbits(63))
 
     def _path(self, ordinal: int) -> Path:

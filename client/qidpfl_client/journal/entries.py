@@ -115,13 +115,17 @@ def round_entry(
     size: int,
     device_type: str = "cpu",
     claimed: bool = False,
+    common_noise: bool = False,
 ) -> Entry:
     """The reserved release of a round, charged at what its mechanism guarantees on this type of device.
 
-    A `claimed` release has the noise of the owner's program: it is charged as if it had none.
+    A `claimed` release has the noise of the owner's program: it is charged as if it had none. So is one with noise that
+    other tasks have too.
     """
     release = round_release(privacy=spec.privacy, round_number=round_number, rho=rho, size=size)
-    if claimed:
+    if common_noise and spec.privacy.noise:
+        release = _unprotected(release)
+    elif claimed:
         label = f"{release.mechanism}, claimed by the owner's program: no privacy guarantee"
         release = replace(release, mechanism=label, proven_rho=math.inf)
     elif device_type not in PROVEN_DEVICES:
@@ -130,11 +134,18 @@ def round_entry(
     return Entry.of(task_id, release, SpendState.RESERVED)
 
 
-def histogram_entry(task_id: str, profile: Profile) -> Entry | None:
+def histogram_entry(task_id: str, profile: Profile, *, common_noise: bool = False) -> Entry | None:
     """The release of the label histogram, if the profile has one. It counts as spent from the start."""
     if profile.label_counts is None:
         return None
-    return Entry.of(task_id, histogram_release(profile.histogram_rho), SpendState.SPENT, acknowledged=True)
+    release = histogram_release(profile.histogram_rho)
+    if common_noise and profile.histogram_rho is not None:
+        release = _unprotected(release)
+    return Entry.of(task_id, release, SpendState.SPENT, acknowledged=True)
+
+
+def _unprotected(release: Release) -> Release:
+    return replace(release, mechanism=f"{release.mechanism}, common noise, unprotected", proven_rho=math.inf)
 
 
 def seen_offer(row: sqlite3.Row) -> SeenOffer:

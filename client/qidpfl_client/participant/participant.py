@@ -92,8 +92,7 @@ class TaskParticipant:
             device=session.learner.device_type,
         )
         self._clock = clock or MonotonicClock()
-        self._closes_at = 0.0
-        self._seen = (0, 0)
+        self._closes_at, self._seen = 0.0, (0, 0)
         self._started_at: dict[int, float] = {}
         self._selected: bool | None = None
         self._watch = watch
@@ -186,6 +185,7 @@ class TaskParticipant:
             size=self._learner.size,
             device_type=self._learner.device_type,
             claimed=self._learner.claimed,
+            common_noise=self._context.common_noise,
         )
         try:
             self._journal.reserve(entry, account=account)
@@ -313,7 +313,7 @@ class TaskParticipant:
                 model=model,
                 rho=entry.rho if self._spec.privacy.noise else None,
                 noise=self._noise,
-                name=f"{self._spec_digest}/{entry.release}",
+                name=self._context.noise_name(entry.release, spec_digest=self._spec_digest),
             )
         return encode(vector)
 

@@ -22,7 +22,7 @@ from qidpfl_shared.protocol.task_spec import TaskSpec
 from ..errors import Conflict, JournalError, Misconfigured, Unauthenticated, UntrustedCoordinator
 from ..journal.journal import Journal, Membership, histogram_entry
 from ..journal.limits import finite
-from ..noise import NoiseSource
+from ..noise import CommonNoise, NoiseSource
 from ..owner import Owner, lowered
 from ..sdk.client import ModelCache, TaskApi
 from .data_source import DataSource, Learner, OpenData
@@ -30,7 +30,14 @@ from .open_rounds import OpenRounds
 from .profile import check_presentable, check_records, histogram_in_words, make_profile
 from .receipts import ReceiptKeeper
 from .token_rotation import settle_token
-from .verification import check_acceptable, check_claim, check_device, check_spec, refusal_of_claim
+from .verification import (
+    check_acceptable,
+    check_claim,
+    check_common_noise,
+    check_device,
+    check_spec,
+    refusal_of_claim,
+)
 from .waiting import Countdown, no_countdown
 
 Report = Callable[[str], None]
@@ -61,6 +68,15 @@ class ClientContext:
     def receipts(self) -> ReceiptKeeper:
         """Checks and keeps what the coordinator signs."""
         return ReceiptKeeper(api=self.api, kept=self.journal.receipts)
+
+    @property
+    def common_noise(self) -> bool:
+        """Whether other tasks get the same noise, so that no release is protected."""
+        return isinstance(self.noise, CommonNoise)
+
+    def noise_name(self, release: str, *, spec_digest: str) -> str:
+        """The name of the noise of a release: that of another task is other noise, except under common noise."""
+        return release if self.common_noise else f"{spec_digest}/{release}"
 
     def account(self, spec: TaskSpec) -> PrivacyAccount:
         """What the data set has released so far, under the owner's limit. The task can only lower that limit."""
@@ -172,6 +188,8 @@ class Enrolment:
     def _checked_data(self, membership: Membership, spec: TaskSpec) -> DataSource:
         owner = self.context.owner
         check_acceptable(spec=spec, accept_unproven=owner.accept_unproven)
+        if self.context.common_noise:
+            check_common_noise(spec=spec, accept_unproven=owner.accept_unproven)
         if membership.profile is None:
             check_presentable(spec=spec, owner=owner, account=self.context.account(spec))
         data = self.open_data(spec)
@@ -253,7 +271,7 @@ class Enrolment:
             profile = make_profile(spec=spec, owner=context.owner, learner=learner, noise=context.noise)
             context.journal.save_profile(
                 replace(membership, profile=profile.model_dump_json(), fingerprint=learner.fingerprint),
-                histogram_entry(context.api.task_id, profile),
+                histogram_entry(context.api.task_id, profile, common_noise=context.common_noise),
                 account=account,
             )
         except Exception:

@@ -10,6 +10,7 @@ from qidpfl_shared.core.markets.design import Terms
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.reward import RewardPolicy
+from qidpfl_shared.protocol.layouts import DATA_SETS
 from qidpfl_shared.protocol.ledger import LedgerEntry, SpendState
 from qidpfl_shared.protocol.mechanism_specs import BoltOn
 from qidpfl_shared.protocol.messages import BudgetReceipt, RoundOffer, RoundResult
@@ -19,6 +20,20 @@ from qidpfl_shared.protocol.task_spec import TaskSpec
 from ..errors import OwnerLimit, UntrustedCoordinator
 from ..journal.journal import PROVEN_DEVICES, Entry, SeenOffer
 from .bidding import terms_of
+
+
+def check_common_noise(*, spec: TaskSpec, accept_unproven: bool) -> None:
+    """Refuse noise that other tasks have too, unless the data are a shard of a built-in data set.
+
+    Whoever sees two uploads with the same noise subtracts them: own data would be unprotected in all these tasks.
+    """
+    if spec.data is not None or spec.workload.partition is None or spec.workload.dataset not in DATA_SETS:
+        raise OwnerLimit(
+            "common noise is for the built-in data sets of a testbed only: two tasks with the same noise reveal the"
+            f" difference of their updates, and the data of {spec.workload.dataset!r} may be real"
+        )
+    if not accept_unproven:
+        raise OwnerLimit("common noise protects nothing (--accept-unproven takes part anyway)")
 
 
 def check_spec(*, spec: TaskSpec, digest: str) -> None:

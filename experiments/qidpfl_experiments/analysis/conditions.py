@@ -4,9 +4,9 @@ Statistics, figures and claims use finished cells only. Cells that did not finis
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..methods import BY_NAME, METHODS, Kept, Method, Reward, Role
+from ..methods import BY_NAME, Kept, Method, Reward, Role
 from ..results.tables import CalibrationRow, CellRow, Key, Tables, TuningRow
 
 FINISHED = "finished"
@@ -69,9 +69,25 @@ def finished(tables: Tables) -> Tables:
         cells=tuple(row for row in tables.cells if _key(row) in ended),
         rounds=tuple(row for row in tables.rounds if _key(row) in ended),
         clients=tuple(row for row in tables.clients if _key(row) in ended),
+        mistakes=tuple(row for row in tables.mistakes if _key(row) in ended),
         calibration=tables.calibration,
         fits=tables.fits,
     )
+
+
+def compared(tables: Tables) -> Tables:
+    """The tables without the runs in which a client lies: they are short, and only their utilities matter."""
+    return replace(
+        tables,
+        cells=tuple(row for row in tables.cells if _is_compared(row)),
+        rounds=tuple(row for row in tables.rounds if _is_compared(row)),
+        clients=tuple(row for row in tables.clients if _is_compared(row)),
+        mistakes=tuple(row for row in tables.mistakes if _is_compared(row)),
+    )
+
+
+def _is_compared(row: Key) -> bool:
+    return method_named(row.method).role is not Role.INCENTIVE
 
 
 def failures(tables: Tables) -> tuple[Failure, ...]:
@@ -113,6 +129,7 @@ def for_condition(tables: Tables, condition: Condition) -> Tables:
         cells=tuple(row for row in tables.cells if _belongs(row, condition)),
         rounds=tuple(row for row in tables.rounds if _belongs(row, condition)),
         clients=tuple(row for row in tables.clients if _belongs(row, condition)),
+        mistakes=tuple(row for row in tables.mistakes if _belongs(row, condition)),
         calibration=tuple(row for row in tables.calibration if _matches(row.dataset, row.partition, condition)),
         fits=tuple(row for row in tables.fits if _matches(row.dataset, row.partition, condition)),
     )
@@ -132,10 +149,10 @@ def method_named(name: str) -> Method:
 
 
 def methods_in(rows: Iterable[Key]) -> tuple[Method, ...]:
-    """The methods of these rows: the built-in ones in the order of METHODS, then the custom ones by name."""
+    """The methods of these rows: the built-in ones in their order, then the custom ones by name."""
     names = {row.method for row in rows}
     custom = sorted(names - BY_NAME.keys())
-    return (*(method for method in METHODS if method.name in names), *(method_named(name) for name in custom))
+    return (*(method for method in BY_NAME.values() if method.name in names), *(method_named(name) for name in custom))
 
 
 def _key(row: Key) -> tuple[str, str, str, int]:

@@ -8,10 +8,13 @@ from pathlib import Path
 
 from ..methods import Reward, Role
 from ..results.calibration import limits_in
+from ..results.mistakes import error_of_records
 from ..results.tables import CellRow, Tables
-from .claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Comparison, Metric, claims_about
+from .claims import PAPER_CLAIMS, Claim, Comparison, Metric
 from .conditions import IID, Condition, conditions, finished, for_condition, method_named, methods_in
-from .statistics import Differences, Estimate, differences
+from .our_claims import OUR_CLAIMS, claims_about
+from .redraws import remark_on_redraws
+from .statistics import Differences, Estimate, differences, seeds_needed, widened
 from .verdicts import ClaimRule, Order, Verdict, all_of, verdict_on
 
 _COLUMNS: dict[Metric, Callable[[CellRow], float | None]] = {
@@ -19,6 +22,10 @@ _COLUMNS: dict[Metric, Callable[[CellRow], float | None]] = {
     Metric.LEARNING: lambda cell: None if cell.mean_accuracy is None else 100 * cell.mean_accuracy,
     Metric.REWARD: lambda cell: cell.reward,
     Metric.COST: lambda cell: cell.cost,
+    Metric.EPSILON: lambda cell: cell.epsilon,
+    Metric.CLIENT_REGRET: lambda cell: cell.client_regret,
+    Metric.SERVER_REGRET: lambda cell: cell.server_regret,
+    Metric.DISTANCE: lambda cell: cell.distance,
 }
 # Rewards are rounded to micro-units. Factors that differ by less than this are equal.
 _SAME_FACTOR = 1e-3
@@ -26,13 +33,19 @@ _SAME_FACTOR = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One comparison under one condition: the effect in the unit of its metric, the verdict, and remarks on it."""
+    """One comparison under one condition: the effect in the unit of its metric, the verdict, and remarks on it.
+
+    The interval of an accuracy includes `test_error`, the standard error of the choice of test records, where it is
+    known. `seeds_needed` seeds would resolve the amount of the claim.
+    """
 
     condition: Condition
     comparison: Comparison
     effect: Estimate
     verdict: Verdict
     remarks: tuple[str, ...]
+    test_error: float | None = None
+    seeds_needed: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +93,41 @@ def finding_of(comparison: Comparison, tables: Tables, condition: Condition) -> 
     effect = measured.estimate
     if effect is None:
         return None
-    here, verdict = for_condition(tables, condition), verdict_on(comparison.rule, measured.values, effect)
+    here = for_condition(tables, condition)
+    error = _test_error(comparison, here, measured)
+    effect = widened(effect, error)
+    verdict = verdict_on(comparison.rule, measured.values, effect)
     remarks = (
         *_remarks_on_rule(comparison.rule, measured, effect, verdict),
         *_remarks_on_clients(comparison, here.cells),
         *(_remarks_on_growth(here, comparison.first) if comparison.metric is Metric.GROWTH else ()),
         *_remarks_on_range(comparison, here),
+        *_remarks_on_redraws(comparison, here, measured, verdict),
         *_remarks_on_seeds(effect),
     )
-    return Finding(condition=condition, comparison=comparison, effect=effect, verdict=verdict, remarks=remarks)
+    return Finding(
+        condition=condition,
+        comparison=comparison,
+        effect=effect,
+        verdict=verdict,
+        remarks=remarks,
+        test_error=error,
+        seeds_needed=None
+        if comparison.rule.because or comparison.rule.each_seed or not comparison.second
+        else seeds_needed(measured.values, comparison.rule.amount, error=error),
+    )
+
+
+def _test_error(comparison: Comparison, tables: Tables, measured: Differences[int]) -> float | None:
+    """The error of the test set in points; None if it is unknown or the comparison is not one of final accuracies."""
+    if comparison.metric is not Metric.ACCURACY or comparison.beyond_iid:
+        return None
+    first, second = (
+        {row.seed: row for row in tables.mistakes if row.method == name}
+        for name in (comparison.first, comparison.second)
+    )
+    error = error_of_records(first, second, measured.by_pair)
+    return None if error is None else 100 * error
 
 
 def _measured(comparison: Comparison, tables: Tables, condition: Condition) -> Differences[int]:
@@ -98,6 +137,13 @@ def _measured(comparison: Comparison, tables: Tables, condition: Condition) -> D
         rewards = _rewards(here, comparison.first)
         last = {seed: of_rounds[-1] for seed, of_rounds in rewards.items()}
         return differences(last, {seed: of_rounds[0] for seed, of_rounds in rewards.items()}, percent=True)
+    if comparison.metric is Metric.GAIN:
+        return _gain_of_a_lie(comparison, here)
+    if not comparison.second:
+        column = _COLUMNS[comparison.metric]
+        found = {cell.seed: column(cell) for cell in here.cells if cell.method == comparison.first}
+        known = {seed: value for seed, value in sorted(found.items()) if value is not None}
+        return Differences(by_pair=known, missing=len(found) - len(known))
     effects = _compared(comparison, here.cells)
     if not comparison.beyond_iid:
         return effects
@@ -113,6 +159,20 @@ def _compared(comparison: Comparison, cells: Iterable[CellRow]) -> Differences[i
             by_method[cell.method][cell.seed] = column(cell)
     percent = comparison.metric.unit == "%"
     return differences(by_method[comparison.first], by_method[comparison.second], percent=percent)
+
+
+def _gain_of_a_lie(comparison: Comparison, tables: Tables) -> Differences[int]:
+    """What the liar of each seed gains against the run in which it is honest, in percent of the mean payment."""
+    rows = {(row.method, row.seed, row.ordinal): row for row in tables.clients}
+    paid = {cell.seed: cell.paid / cell.clients for cell in tables.cells if cell.method == comparison.second}
+    gains: dict[int, float | None] = {}
+    for (method, seed, ordinal), row in sorted(rows.items()):
+        honest = rows.get((comparison.second, seed, ordinal))
+        if method != comparison.first or row.misreport == 1.0 or honest is None or not paid.get(seed):
+            continue
+        if row.utility is not None and honest.utility is not None:
+            gains[seed] = 100 * (row.utility - honest.utility) / paid[seed]
+    return differences(gains, dict.fromkeys(gains, 0.0))
 
 
 def _rewards_by_seed(tables: Tables, method: str) -> dict[int, list[float]]:
@@ -140,7 +200,12 @@ def _remarks_on_rule(rule: ClaimRule, measured: Differences[int], effect: Estima
         if equal:
             yield f"exactly equal{_in_some(equal, effect.n)}"
         return
-    if effect.low is None or effect.high is None or rule.order is Order.ALIKE or rule.because:
+    if effect.low is None or effect.high is None or rule.because:
+        return
+    if rule.each_seed and rule.order is not Order.NOT_HIGHER:
+        yield f"in {sum(sign * value > 0 for value in measured.values)} of {effect.n} seeds"
+        return
+    if rule.order in (Order.ALIKE, Order.NOT_HIGHER):
         return
     if sign * effect.mean < 0 and (effect.high < 0 or effect.low > 0):
         yield "the opposite holds"
@@ -192,6 +257,15 @@ def _remarks_on_range(comparison: Comparison, tables: Tables) -> Iterable[str]:
             yield f"{title} pays the {end} {limits.kind} reward in {bounded} of {len(paid)} rounds"
 
 
+def _remarks_on_redraws(
+    comparison: Comparison, tables: Tables, measured: Differences[int], verdict: Verdict
+) -> Iterable[str]:
+    if comparison.metric is not Metric.GROWTH:
+        remark = remark_on_redraws(comparison, tables, measured.by_pair, verdict)
+        if remark is not None:
+            yield remark
+
+
 def _remarks_on_seeds(effect: Estimate) -> Iterable[str]:
     if effect.n == 1:
         yield "one seed, so there is no interval"
@@ -200,10 +274,42 @@ def _remarks_on_seeds(effect: Estimate) -> Iterable[str]:
         yield f"{effect.missing} {seeds} left out because one method has no value"
 
 
+def resolution_in_words(found: Iterable[Outcome]) -> str:
+    """How many seeds the stated resolution of accuracy needs, as one line; empty without such a comparison."""
+    needed = [
+        (finding.seeds_needed, finding)
+        for outcome in found
+        for finding in outcome.findings
+        if finding.comparison.metric is Metric.ACCURACY and finding.seeds_needed is not None
+    ]
+    if not needed:
+        return ""
+    most, worst = max(needed, key=lambda pair: pair[0])
+    count = sum(one <= finding.effect.n for one, finding in needed)
+    title = f"{method_named(worst.comparison.first).title} − {method_named(worst.comparison.second).title}"
+    seeds = f"{most:g} seeds" if most < float("inf") else "more test records, not more seeds"
+    return (
+        f"{count} of {len(needed)} comparisons of accuracy have as many seeds as their resolution needs; all of them"
+        f" would with {seeds} ({title} on {worst.condition.title})"
+    )
+
+
 def write_claims(path: Path, found: Iterable[Outcome]) -> None:
     """Write a CSV file with one line per comparison."""
     names = ("claim", "claim_verdict", "source", "where", "dataset", "partition", "measure", "first", "second", "order")
-    values = ("amount", "effect", "low", "high", "unit", "n", "missing", "verdict", "remarks")
+    values = (
+        "amount",
+        "effect",
+        "low",
+        "high",
+        "unit",
+        "n",
+        "missing",
+        "test_error",
+        "seeds_needed",
+        "verdict",
+        "remarks",
+    )
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow((*names, *values))
@@ -226,5 +332,10 @@ def _valued(finding: Finding) -> tuple[object, ...]:
     interval = ("" if end is None else end for end in (effect.low, effect.high))
     return (
         *(finding.comparison.rule.amount, effect.mean, *interval, finding.comparison.metric.unit),
-        *(effect.n, effect.missing, finding.verdict, "; ".join(finding.remarks)),
+        *(
+            effect.n,
+            effect.missing,
+            *("" if one is None else one for one in (finding.test_error, finding.seeds_needed)),
+        ),
+        *(finding.verdict, "; ".join(finding.remarks)),
     )

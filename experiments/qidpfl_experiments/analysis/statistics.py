@@ -1,12 +1,14 @@
 """Statistics over seeds: means with 95 % intervals, and differences between methods on the same seeds.
 
 All methods with one seed have the same clients, records and initial model. Methods are therefore compared seed by seed,
-and differences between seeds cancel out. The intervals are Student's, for the mean of independent seeds.
+and differences between seeds cancel out. The intervals are Student's, for the mean of independent seeds. All seeds have
+the same test set; where its own error is known, the intervals include it.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Generic, TypeVar
 
 from scipy import stats
@@ -16,6 +18,9 @@ from ..results.tables import RoundRow
 CONFIDENCE = 0.95
 # Values whose relative difference is below this are equal except for rounding.
 _ROUNDING = 1e-12
+
+# More seeds than this are not worth a number.
+_MOST_SEEDS = 1000
 
 Pair = TypeVar("Pair")
 
@@ -60,13 +65,47 @@ def estimate(values: Iterable[float | None], *, missing: int = 0) -> Estimate | 
     return Estimate(mean=mean, low=mean - margin, high=mean + margin, n=len(known), missing=missing)
 
 
+def widened(effect: Estimate, error: float | None) -> Estimate:
+    """The estimate with an interval that also includes a normal error that all its values share."""
+    if not error or effect.margin is None:
+        return effect
+    margin = math.hypot(effect.margin, shared_margin(error))
+    return replace(effect, low=effect.mean - margin, high=effect.mean + margin)
+
+
+def shared_margin(error: float) -> float:
+    """Half the width of the interval of a normal error with this standard deviation."""
+    return float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * error
+
+
+def seeds_needed(values: Sequence[float], amount: float, *, error: float | None = None) -> float | None:
+    """How many seeds make half the width of the interval at most this amount, if they spread as these values do.
+
+    Infinite if the error that all seeds share is too large for any number of them; None for fewer than two values.
+    """
+    if len(values) < 2 or amount <= 0:
+        return None
+    left = amount**2 - shared_margin(error or 0.0) ** 2
+    if left <= 0:
+        return math.inf
+    mean = math.fsum(values) / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    fitting = (n for n in range(2, _MOST_SEEDS + 1) if _quantile(n) ** 2 * variance / n <= left)
+    return next(fitting, math.inf)
+
+
+@cache
+def _quantile(n: int) -> float:
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1))
+
+
 def _margin(values: Sequence[float], mean: float) -> float:
     """Half the width of Student's interval; 0 if all values are the same."""
     n = len(values)
     if max(values) - min(values) <= _ROUNDING * abs(mean):
         return 0.0
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * math.sqrt(variance / n)
+    return _quantile(n) * math.sqrt(variance / n)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..methods import Method
-from ..results.tables import Guarantee, RoundRow, Tables
+from ..methods import QI_DPFL, Method
+from ..results.equal_terms import epsilon_for_money, money_for_rho
+from ..results.tables import CellRow, ClientRow, Guarantee, RoundRow, Tables
 from .conditions import methods_in
 from .statistics import Estimate, estimate
 
@@ -23,7 +24,8 @@ PARTS: dict[str, Callable[[RoundRow], float]] = {
 class SummaryRow:
     """One method under one condition.
 
-    Accuracies are fractions. ε is that of the worst client; `guarantee` says how strong it is.
+    Accuracies are fractions. ε is that of the worst client; `guarantee` says how strong it is. The last two are the ε
+    for the money of QI-DPFL, and the money for its ε, seed by seed.
     """
 
     method: Method
@@ -36,6 +38,8 @@ class SummaryRow:
     guarantee: Guarantee
     kept: Estimate | None
     clients: int
+    epsilon_at_equal_money: Estimate | None = None
+    money_at_equal_epsilon: Estimate | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +73,31 @@ def _summary_of(tables: Tables, method: Method) -> SummaryRow:
         guarantee=guarantee_of(tables, method),
         kept=estimate(float(cell.selected) for cell in cells),
         clients=max(cell.clients for cell in cells),
+        epsilon_at_equal_money=estimate(_at_equal_money(tables, cell) for cell in cells),
+        money_at_equal_epsilon=estimate(_at_equal_epsilon(tables, cell) for cell in cells),
     )
+
+
+def _at_equal_money(tables: Tables, cell: CellRow) -> float | None:
+    reference = _reference(tables, cell)
+    return None if reference is None else epsilon_for_money(cell, _clients(tables, cell), reference.paid)
+
+
+def _at_equal_epsilon(tables: Tables, cell: CellRow) -> float | None:
+    reference = _reference(tables, cell)
+    if reference is None or reference.spent_rho is None:
+        return None
+    return money_for_rho(cell, _clients(tables, cell), reference.spent_rho)
+
+
+def _reference(tables: Tables, cell: CellRow) -> CellRow | None:
+    """QI-DPFL with the same seed."""
+    found = (one for one in tables.cells if one.method == QI_DPFL.name and one.seed == cell.seed and one.paid > 0)
+    return next(found, None)
+
+
+def _clients(tables: Tables, cell: CellRow) -> list[ClientRow]:
+    return [row for row in tables.clients if row.method == cell.method and row.seed == cell.seed]
 
 
 def times(tables: Tables) -> tuple[TimeRow, ...]:
@@ -95,6 +123,6 @@ def guarantee_of(tables: Tables, method: Method) -> Guarantee:
     return min(found, key=_WEAKEST_FIRST.index)
 
 
-def is_heuristic(tables: Tables) -> bool:
-    """Whether the noise of any cell is only a heuristic."""
-    return any(cell.guarantee is Guarantee.HEURISTIC for cell in tables.cells)
+def heuristic_methods(tables: Tables) -> tuple[Method, ...]:
+    """The methods whose noise is only a heuristic."""
+    return methods_in(cell for cell in tables.cells if cell.guarantee is Guarantee.HEURISTIC)

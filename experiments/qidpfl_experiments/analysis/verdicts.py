@@ -6,6 +6,9 @@ The effect is the mean over the seeds of first minus second, with its 95 % inter
   0 and the effect is at least r. It **does not hold** if the whole interval is below r. Else it is **not decided**.
 - *Alike* within a margin m: the claim **holds** if the whole interval is inside (-m, m). It **does not hold** if the
   whole interval is outside. Otherwise it is **not decided**.
+- *Not higher* than an amount a: the claim **holds** if the whole interval is at most a. It **does not hold** if the
+  whole interval is above a. Otherwise it is **not decided**.
+- *In each seed*: the order must hold in every single seed, of at least five. One seed that disagrees refutes it.
 - *By construction*: the order follows from the definitions of the methods. One seed that disagrees refutes the claim.
   If all seeds agree, it is **trivially true**: this only shows that the program implements the definitions.
 
@@ -17,6 +20,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from .statistics import Estimate
+
+# "In each seed" means nothing with fewer.
+SEEDS_FOR_EACH = 5
 
 
 class Verdict(StrEnum):
@@ -34,23 +40,26 @@ class Order(StrEnum):
     HIGHER = "higher"
     LOWER = "lower"
     ALIKE = "alike"
+    NOT_HIGHER = "not higher"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimRule:
     """How a claim is decided. `amount` is the resolution of an order, or the margin within which methods are alike.
 
-    `because` says why an order holds by construction; empty if it has to be measured.
+    `because` says why an order holds by construction; empty if it has to be measured. With `each_seed` every seed must
+    agree, by any amount.
     """
 
     order: Order
     amount: float
     because: str = ""
+    each_seed: bool = False
 
     def __post_init__(self) -> None:
         if not self.amount >= 0:
             raise ValueError(f"a resolution or margin must not be negative: {self.amount}")
-        if self.because and self.order is Order.ALIKE:
+        if self.because and self.order in (Order.ALIKE, Order.NOT_HIGHER):
             raise ValueError("methods cannot be alike by construction")
 
 
@@ -58,10 +67,16 @@ def verdict_on(rule: ClaimRule, values: Sequence[float], effect: Estimate) -> Ve
     """The verdict from the differences of all seeds and their mean."""
     if rule.order is Order.ALIKE:
         return _alike(rule.amount, effect)
+    if rule.order is Order.NOT_HIGHER:
+        return _none_higher(rule.amount, values) if rule.each_seed else _not_higher(rule.amount, effect)
     sign = 1 if rule.order is Order.HIGHER else -1
     if rule.because:
         agree = all(sign * value > 0 for value in values)
         return Verdict.TRIVIALLY_TRUE if agree else Verdict.DOES_NOT_HOLD
+    if rule.each_seed:
+        if any(sign * value <= 0 for value in values):
+            return Verdict.DOES_NOT_HOLD
+        return Verdict.HOLDS if len(values) >= SEEDS_FOR_EACH else Verdict.NOT_DECIDED
     return _higher(rule.amount, effect if sign > 0 else effect.mirrored)
 
 
@@ -72,6 +87,20 @@ def _higher(resolution: float, effect: Estimate) -> Verdict:
     if effect.high < resolution or effect.high <= 0:
         return Verdict.DOES_NOT_HOLD
     return Verdict.HOLDS if effect.low > 0 and effect.mean >= resolution else Verdict.NOT_DECIDED
+
+
+def _not_higher(amount: float, effect: Estimate) -> Verdict:
+    if effect.low is None or effect.high is None:
+        return Verdict.NOT_DECIDED
+    if effect.high <= amount:
+        return Verdict.HOLDS
+    return Verdict.DOES_NOT_HOLD if effect.low > amount else Verdict.NOT_DECIDED
+
+
+def _none_higher(amount: float, values: Sequence[float]) -> Verdict:
+    if any(value > amount for value in values):
+        return Verdict.DOES_NOT_HOLD
+    return Verdict.HOLDS if len(values) >= SEEDS_FOR_EACH else Verdict.NOT_DECIDED
 
 
 def _alike(margin: float, effect: Estimate) -> Verdict:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..results.folder import Config
+from ..settings import Choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,7 +12,7 @@ class About:
     """What was run.
 
     `scale_note` says what is smaller than in the paper; empty at full scale. `reproducible`: the noise was drawn from
-    the seed.
+    the seed. `choices` say how values were chosen that the paper does not give.
     """
 
     title: str
@@ -20,6 +21,7 @@ class About:
     reproducible: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    choices: tuple[Choice, ...] = ()
 
 
 def about(config: Config) -> About:
@@ -30,7 +32,8 @@ def about(config: Config) -> About:
         command="\n".join(dict.fromkeys(run.command for run in config.runs)),
         scale_note="" if setup.is_full else setup.about,
         reproducible=config.reproducible,
-        settings=setup.model_dump(mode="json") | {"reproducible": config.reproducible},
+        choices=setup.choices,
+        settings=setup.model_dump(mode="json", exclude={"choices"}) | {"reproducible": config.reproducible},
         versions=_all_of(config.versions) | {"audit": "; ".join(run.audit for run in config.runs)},
     )
 

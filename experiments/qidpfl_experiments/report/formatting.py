@@ -71,6 +71,8 @@ def comparison(made: Comparison) -> str:
     first = method_named(made.first).title
     if made.metric is Metric.GROWTH:
         return f"reward of {first}: last round compared with the first"
+    if not made.second:
+        return f"{made.metric}: {first}"
     text = f"{made.metric}: {first} − {method_named(made.second).title}"
     return f"{text}, minus the same difference for IID data" if made.beyond_iid else text
 
@@ -80,9 +82,18 @@ def needed(rule: ClaimRule, metric: Metric) -> str:
     if rule.because:
         return "more than 0 in every seed" if rule.order is Order.HIGHER else "less than 0 in every seed"
     amount = f"{rule.amount:g} {metric.unit}"
+    if rule.order is Order.NOT_HIGHER:
+        return f"at most +{amount}" + (" in every seed" if rule.each_seed else "")
+    if rule.each_seed:
+        return "above 0 in every seed" if rule.order is Order.HIGHER else "below 0 in every seed"
     if rule.order is Order.ALIKE:
         return f"within ± {amount}"
     return f"at least +{amount}" if rule.order is Order.HIGHER else f"at most −{amount}"
+
+
+def seeds(found: Finding) -> str:
+    """The number of seeds that the resolution of a comparison needs."""
+    return UNKNOWN if found.seeds_needed is None else number(found.seeds_needed, digits=0)
 
 
 def effect(found: Finding) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..analysis.claims import Claim
-from ..analysis.conditions import Condition, conditions, failures, finished, for_condition
-from ..analysis.evaluate import Outcome, outcomes, write_claims
-from ..analysis.summary import PARTS, SummaryRow, TimeRow, is_heuristic, summary, times
+from ..analysis.conditions import Condition, compared, conditions, failures, finished, for_condition
+from ..analysis.evaluate import Outcome, outcomes, resolution_in_words, write_claims
+from ..analysis.summary import PARTS, SummaryRow, TimeRow, heuristic_methods, summary, times
 from ..analysis.verdicts import Verdict
 from ..results.tables import Tables
 from . import formatting
@@ -37,8 +37,8 @@ class Section:
         return f"{self.condition.dataset}-{self.condition.partition}".replace(" ", "-")
 
 
-def write_report(folder: Path, tables: Tables, about: About) -> None:
-    """Write figures/*.png, report.html, README.md and claims.csv into the folder.
+def write_report(folder: Path, tables: Tables, about: About) -> tuple[Outcome, ...]:
+    """Write figures/*.png, report.html, README.md and claims.csv into the folder, and return the outcomes.
 
     Old figures are removed first, so that the folder never mixes the figures of two runs.
     """
@@ -54,6 +54,7 @@ def write_report(folder: Path, tables: Tables, about: About) -> None:
     environment = _environment()
     for name, template in (("report.html", "report.html.jinja"), ("README.md", "readme.md.jinja")):
         (folder / name).write_text(environment.get_template(template).render(values), encoding="utf-8")
+    return found
 
 
 def _values(tables: Tables, about: About, drawn: tuple[Picture, ...], found: tuple[Outcome, ...]) -> dict[str, Any]:
@@ -61,10 +62,10 @@ def _values(tables: Tables, about: About, drawn: tuple[Picture, ...], found: tup
     sections = tuple(
         Section(
             condition=condition,
-            summary=summary(for_condition(ended, condition)),
+            summary=summary(for_condition(compared(ended), condition)),
             outcomes=tuple(outcome for outcome in found if outcome.condition == condition),
             pictures=tuple(picture for picture in drawn if picture.condition == condition),
-            times=times(for_condition(ended, condition)),
+            times=times(for_condition(compared(ended), condition)),
         )
         for condition in conditions(tables)
     )
@@ -76,20 +77,28 @@ def _values(tables: Tables, about: About, drawn: tuple[Picture, ...], found: tup
         "by_claim": {(outcome.claim, outcome.condition): outcome for outcome in found},
         "tuning": tables.tuning,
         "failures": failures(tables),
-        "heuristic": is_heuristic(tables),
+        "heuristic": ", ".join(method.title for method in heuristic_methods(tables)),
+        "choices": about.choices,
         "finished": len(ended.cells),
         "remarks": remarks_on(tables, is_full=not about.scale_note, reproducible=about.reproducible),
         "parts": tuple(PARTS),
+        "resolution": resolution_in_words(found),
         "counts": {verdict: sum(one.verdict is verdict for one in found) for verdict in Verdict},
         "figures_folder": FIGURES_FOLDER,
     }
 
 
 def overview_cell(claim: Claim, outcome: Outcome | None) -> str:
-    """The effect beside a verdict in the overview. Only claims with one comparison have one."""
+    """The effect beside a verdict in the overview. Only claims with one comparison have one.
+
+    An effect that is not decided is shown by its interval, so that nobody reads its mean as a fact.
+    """
     if outcome is None or len(claim.comparisons) > 1:
         return ""
-    return f"{formatting.signed(outcome.findings[0].effect.mean)} {outcome.findings[0].comparison.metric.unit}"
+    found = outcome.findings[0]
+    if outcome.verdict is Verdict.NOT_DECIDED and found.effect.low is not None:
+        return f"{formatting.interval(found.effect)} {found.comparison.metric.unit}"
+    return f"{formatting.signed(found.effect.mean)} {found.comparison.metric.unit}"
 
 
 def _environment() -> Environment:

@@ -12,7 +12,7 @@ from qidpfl_shared.core.reward import RewardRange
 
 from .tables import CalibrationRow, FitRow, Tables
 
-# A curve of three constants fits any three points exactly. The fourth point can contradict it.
+# A curve of three constants fits any three points exactly. A fourth reward can contradict it; a repeat cannot.
 MIN_RUNS = 4
 # Limits are rounded to micro-units before a task gets them.
 _SAME_REWARD = 1e-6
@@ -88,8 +88,9 @@ class Calibration:
         """The result in one line."""
         fit = self.fit
         if fit is None:
-            finished = len(self.runs) - len(self.failures)
-            return f"only {finished} of {len(self.runs)} runs were finished and evaluated; a curve needs {MIN_RUNS}"
+            finished = len({run.reward for run in self.runs if not run.failure})
+            swept = len({run.reward for run in self.runs})
+            return f"only {finished} of {swept} rewards have a finished and evaluated run; a curve needs {MIN_RUNS}"
         if fit.ceiling is None or fit.drop is None or fit.rate is None:
             return f"{fit.status}: the runs determine no curve"
         curve = f"accuracy = {fit.ceiling:.4f} - {fit.drop:.4g} exp(-{fit.rate:.4g} total)"

@@ -16,7 +16,7 @@ from qidpfl_shared.durable_files import write_durably
 from qidpfl_shared.protocol.presets import preset
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
-from .tables import CellRow, ClientRow, DamagedResults, Key, RoundRow
+from .tables import CellRow, ClientRow, DamagedResults, Key, MistakesRow, RoundRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,10 @@ class Cell:
     clients: int
     privacy_value: str
     unsafe_seed: int | None = None
+    # With a seed, the noise depends on both: other draws are repeats with other noise.
+    draw: int = 0
+    # One client multiplies its privacy value by this factor.
+    misreport: float = 1.0
     variation: str = ""
     rules_digest: str = ""
 
@@ -63,6 +67,7 @@ class CellResult:
     cell: CellRow
     rounds: tuple[RoundRow, ...] = ()
     clients: tuple[ClientRow, ...] = ()
+    mistakes: MistakesRow | None = None
 
     @property
     def finished(self) -> bool:

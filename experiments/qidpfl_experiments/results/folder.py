@@ -125,8 +125,8 @@ class ResultsFolder:
             if calibration.admissible is not None:
                 write_overrides(self.overrides_file(calibration.partition), calibration)
         fits = {fit.partition: fit for fit in known.fits} | {item.partition: item.fit for item in fresh if item.fit}
-        runs = {(run.partition, run.reward): run for run in (*known.calibration, *_runs(fresh))}
-        rates = {(row.partition, row.learning_rate): row for row in (*known.tuning, *tuning)}
+        runs = {(run.partition, run.reward, run.draw): run for run in (*known.calibration, *_runs(fresh))}
+        rates = {(row.method, row.partition, row.learning_rate): row for row in (*known.tuning, *tuning)}
         tables = replace(
             known, calibration=tuple(runs.values()), fits=tuple(fits.values()), tuning=tuple(rates.values())
         )
@@ -183,7 +183,7 @@ def _check_same(path: Path, known: Config, asked: Config) -> None:
 
 def _compared_settings(config: Config, partitions: Set[str]) -> dict[str, Any]:
     setup = config.setup
-    values = setup.model_dump(mode="json", exclude={"about": True, "partitions": True})
+    values = setup.model_dump(mode="json", exclude={"about", "partitions", "changes", "choices"})
     compared = {name: setup.partitions[name].model_dump(mode="json", exclude={"about"}) for name in partitions}
     return values | {"partitions": compared, "reproducible": config.reproducible}
 
@@ -213,6 +213,7 @@ def _with_cells(tables: Tables, results: list[CellResult]) -> Tables:
         cells=tuple(item.cell for item in compared),
         rounds=tuple(row for item in compared for row in item.rounds),
         clients=tuple(row for item in compared for row in item.clients),
+        mistakes=tuple(item.mistakes for item in compared if item.mistakes is not None),
     )
 
 

@@ -51,6 +51,7 @@ class CellRow(Key):
     is its mean over the rounds and shows how fast the model learns. `cost` is the paper's server cost, which is
     computed from its model and not measured; without noise it is empty. `spent_rho` and `epsilon` are those of the
     worst client; without noise there is no guarantee and they are empty. `guarantee` is empty if the cell failed.
+    `client_regret`, `server_regret` and `distance` check Theorems 1 to 3 in percent; only the contest has them.
     """
 
     scale: str
@@ -70,6 +71,10 @@ class CellRow(Key):
     guarantee: Guarantee | None
     model_digest: str
     wall_s: float
+    delta: float = 1e-5
+    client_regret: float | None = None
+    server_regret: float | None = None
+    distance: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +105,8 @@ class RoundRow(Key):
 class ClientRow(Key):
     """One client of a task: its profile, whether it was selected, what its ledger says it spent, and its earnings.
 
-    `spent_rho` covers all releases, including the label histogram. It is empty if a release was unprotected.
+    `spent_rho` covers all releases, including the label histogram. It is empty if a release was unprotected. `utility`
+    is its payments minus what its budgets cost at its true privacy value; `misreport` is its factor on that value.
     """
 
     ordinal: int
@@ -113,13 +119,28 @@ class ClientRow(Key):
     spent_rho: float | None
     epsilon: float | None
     earned: float
+    utility: float | None = None
+    misreport: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MistakesRow(Key):
+    """Which test records the last model of a task gets wrong.
+
+    `tested` is the number of records on which its accuracy is reported, `examined` how many of them `wrong` covers.
+    """
+
+    tested: int
+    examined: int
+    wrong: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationRow:
     """One run of a calibration: the total budget of a round at this reward, and the validation accuracy.
 
-    If the run failed, both are empty and `failure` is the reason.
+    The runs with one reward differ in their `draw` of the noise. If the run failed, both are empty and `failure` is the
+    reason.
     """
 
     dataset: str
@@ -130,13 +151,15 @@ class CalibrationRow:
     total: float | None
     accuracy: float | None
     failure: str = ""
+    draw: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitRow:
     """The accuracy curve of a calibration with its range of validity, and the admissible rewards.
 
-    The constants are empty if the runs determine no curve, the rewards if no reward is admissible.
+    The constants are empty if the runs determine no curve, the rewards if no reward is admissible. `target_gap` and
+    `target_max_gap` say how far below the ceiling the targets lie; tables of earlier versions do not have them.
     """
 
     dataset: str
@@ -153,25 +176,29 @@ class FitRow:
     range_status: str
     reward_min: float | None
     reward_max: float | None
+    target_gap: float | None = None
+    target_max_gap: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuningRow:
-    """One run of a learning-rate search: the validation accuracy of QI-DPFL, or the reason why there is none."""
+    """One run of a learning-rate search: the validation accuracy of a method, or the reason why there is none."""
 
     dataset: str
     partition: str
     learning_rate: float
     accuracy: float | None
     failure: str = ""
+    method: str = "qi-dpfl"
 
 
-Row = TypeVar("Row", CellRow, RoundRow, ClientRow, CalibrationRow, FitRow, TuningRow)
+Row = TypeVar("Row", CellRow, RoundRow, ClientRow, MistakesRow, CalibrationRow, FitRow, TuningRow)
 
 FILES: dict[type, str] = {
     CellRow: "cells.csv",
     RoundRow: "rounds.csv",
     ClientRow: "clients.csv",
+    MistakesRow: "mistakes.csv",
     CalibrationRow: "calibration.csv",
     FitRow: "fits.csv",
     TuningRow: "tuning.csv",
@@ -185,6 +212,7 @@ class Tables:
     cells: tuple[CellRow, ...] = ()
     rounds: tuple[RoundRow, ...] = ()
     clients: tuple[ClientRow, ...] = ()
+    mistakes: tuple[MistakesRow, ...] = ()
     calibration: tuple[CalibrationRow, ...] = ()
     fits: tuple[FitRow, ...] = ()
     tuning: tuple[TuningRow, ...] = ()
@@ -196,6 +224,7 @@ def write_tables(folder: Path, tables: Tables) -> None:
     _write(folder, CellRow, tables.cells)
     _write(folder, RoundRow, tables.rounds)
     _write(folder, ClientRow, tables.clients)
+    _write(folder, MistakesRow, tables.mistakes)
     _write(folder, CalibrationRow, tables.calibration)
     _write(folder, FitRow, tables.fits)
     _write(folder, TuningRow, tables.tuning)
@@ -207,6 +236,7 @@ def read_tables(folder: Path) -> Tables:
         cells=_read(folder, CellRow),
         rounds=_read(folder, RoundRow),
         clients=_read(folder, ClientRow),
+        mistakes=_read(folder, MistakesRow),
         calibration=_read(folder, CalibrationRow),
         fits=_read(folder, FitRow),
         tuning=_read(folder, TuningRow),

@@ -1,7 +1,8 @@
 """Calibration: the accuracy that a total budget buys (the paper's Fig. 2), and the rewards that are admissible.
 
-Each run of the sweep pays one reward in all rounds and is evaluated on validation records. The curve is fitted to
-budgets that span one to one and a half decades, and it is not used outside of them.
+Each run of the sweep pays one reward in all rounds and is evaluated on validation records. Each reward has several runs
+with other noise. The curve is fitted to all of them. Their budgets span one to one and a half decades, and the curve is
+not used outside of them.
 """
 
 import math
@@ -19,11 +20,15 @@ from ..settings import Setup
 def fit_calibration(
     setup: Setup, *, partition: str, results: Sequence[CellResult], privacy_weight: float
 ) -> Calibration:
-    """Fit the curve to the finished runs of a sweep and derive the admissible rewards."""
-    runs = tuple(_run(reward, result) for reward, result in zip(setup.rewards, results, strict=True))
-    measured = [(run.total, run.accuracy) for run in runs if run.total is not None and run.accuracy is not None]
-    if len(measured) < MIN_RUNS:
+    """Fit the curve to the finished runs of a sweep and derive the admissible rewards.
+
+    `results` are in the order of the rewards, and of the draws for each reward.
+    """
+    wanted = [(reward, draw) for reward in setup.rewards for draw in range(setup.draws)]
+    runs = tuple(_run(reward, draw, result) for (reward, draw), result in zip(wanted, results, strict=True))
+    if len({run.reward for run in runs if not run.failure}) < MIN_RUNS:
         return Calibration(partition=partition, runs=runs, fit=None)
+    measured = [(run.total, run.accuracy) for run in runs if run.total is not None and run.accuracy is not None]
     totals, accuracies = zip(*measured, strict=True)
     fit = fit_accuracy_curve(totals=totals, accuracies=accuracies)
     if fit.curve is None:
@@ -45,7 +50,7 @@ def fit_calibration(
     return Calibration(partition=partition, runs=runs, fit=row)
 
 
-def _run(reward: float, result: CellResult) -> CalibrationRow:
+def _run(reward: float, draw: int, result: CellResult) -> CalibrationRow:
     cell, failure = result.cell, failure_of(result)
     return CalibrationRow(
         dataset=cell.dataset,
@@ -56,6 +61,7 @@ def _run(reward: float, result: CellResult) -> CalibrationRow:
         total=None if failure else math.fsum(row.declared_total for row in result.rounds) / len(result.rounds),
         accuracy=None if failure else cell.accuracy,
         failure=failure,
+        draw=draw,
     )
 
 
@@ -85,4 +91,6 @@ def _fit_row(
         range_status=str(range_status),
         reward_min=admissible.minimum if admissible else None,
         reward_max=admissible.maximum if admissible else None,
+        target_gap=setup.target_gap,
+        target_max_gap=setup.target_max_gap,
     )

@@ -15,9 +15,13 @@ from qidpfl_shared.protocol.releases import round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..results.cells import Cell, CellResult
-from ..results.tables import CellRow, ClientRow, Guarantee, RoundRow
+from ..results.tables import CellRow, ClientRow, Guarantee, MistakesRow, RoundRow
 from ..testbed.process import ProcessEnded
 from ..testbed.services import LocalServices
+from .honesty import factor_of, misreports, utility
+from .mistakes import examined_records
+from .spent import spent_of
+from .theorems import theorem_checks
 
 # Far above the client's defaults, so that only the budgets of the task hold: an experiment measures what a budget buys
 # on public data. The tables report the epsilon that was spent.
@@ -34,6 +38,7 @@ class CellRecord:
     rounds: Sequence[RoundResult]
     ledgers: Mapping[int, JournalLedger]
     model_digest: str
+    mistakes: MistakesRow | None
 
 
 def run_cell(cell: Cell, testbed: LocalServices) -> CellResult:
@@ -91,6 +96,7 @@ def _run_task(cell: Cell, testbed: LocalServices) -> CellRecord:
         rounds=testbed.api.rounds(task_id),
         ledgers=ledgers,
         model_digest=testbed.api.models(task_id)[-1].digest,
+        mistakes=examined_records(testbed.data_dir).mistakes(cell.key, testbed.api, task),
     )
 
 
@@ -101,8 +107,11 @@ def _task_name(cell: Cell, testbed: LocalServices) -> str:
 
 
 def _arguments(cell: Cell) -> list[str]:
-    noise = [] if cell.unsafe_seed is None else ["--unsafe-seed", str(cell.unsafe_seed)]
-    return ["--workers", "1", "--seed", str(cell.key.seed), "--privacy-value", cell.privacy_value, *_LIMITS, *noise]
+    noise: list[str] = []
+    if cell.unsafe_seed is not None:
+        noise = ["--unsafe-seed", str(cell.unsafe_seed), "--common-noise", str(cell.draw)]
+    values = ["--seed", str(cell.key.seed), "--privacy-value", cell.privacy_value, *misreports(cell)]
+    return ["--workers", "1", *values, *_LIMITS, *noise]
 
 
 def _result(record: CellRecord) -> CellResult:
@@ -110,7 +119,11 @@ def _result(record: CellRecord) -> CellResult:
     rounds = tuple(_round_row(record, result, training_s[result.round_number]) for result in record.rounds)
     clients = tuple(_client_row(record, client) for client in record.clients)
     return CellResult(
-        fingerprint=record.cell.fingerprint, cell=_cell_row(record, rounds, clients), rounds=rounds, clients=clients
+        fingerprint=record.cell.fingerprint,
+        cell=_cell_row(record, rounds, clients),
+        rounds=rounds,
+        clients=clients,
+        mistakes=record.mistakes,
     )
 
 
@@ -137,6 +150,8 @@ def _cell_row(record: CellRecord, rounds: Sequence[RoundRow], clients: Sequence[
         guarantee=_guarantee(record.task.spec),
         model_digest=record.model_digest,
         wall_s=math.fsum(row.wall_s for row in rounds),
+        delta=record.task.spec.privacy.delta,
+        **vars(theorem_checks(record.task.spec, record.clients, record.rounds)),
     )
 
 
@@ -199,7 +214,7 @@ def _client_row(record: CellRecord, client: ClientSummary) -> ClientRow:
     ledger = record.ledgers[client.ordinal]
     parts = [part for result in record.rounds for part in result.clients or () if part.ordinal == client.ordinal]
     delivered = [part.rho for part in parts if part.delivered]
-    protected = math.isfinite(ledger.spent_rho)
+    spent_rho, epsilon = spent_of(record.cell, ledger, spec=record.task.spec, size=client.size or 1)
     return ClientRow(
         **asdict(record.cell.key),
         ordinal=client.ordinal,
@@ -209,7 +224,9 @@ def _client_row(record: CellRecord, client: ClientSummary) -> ClientRow:
         selected=client.state == "selected",
         updates=len(delivered),
         mean_rho=math.fsum(delivered) / len(delivered) if delivered else 0.0,
-        spent_rho=ledger.spent_rho if protected else None,
-        epsilon=ledger.epsilon if protected else None,
+        spent_rho=spent_rho,
+        epsilon=epsilon,
         earned=from_micro(ledger.earned_micro),
+        utility=utility(record.cell, client.ordinal, parts, privacy_weight=record.task.spec.game.privacy_weight),
+        misreport=factor_of(record.cell, client.ordinal),
     )

@@ -21,6 +21,7 @@ from ..results.tables import DamagedResults
 from ..settings import SETTINGS, SettingsError, Setup, read_settings, setup
 from ..testbed.process import AuditFailed, ProcessEnded
 from .engines.engine import EngineUnavailable
+from .grid import SWEEP_SEED
 
 # On a cluster: how many cells wait or run at the same time, and the limit of each.
 CLUSTER_JOBS = 100
@@ -70,7 +71,8 @@ Reproducible = Annotated[
     bool,
     typer.Option(
         "--reproducible",
-        help="UNSAFE, for public data only: draw the noise from the seed, so that a repeat gives identical models",
+        help="UNSAFE, for public data only: draw the noise from the seed, the same for all methods, so that they are"
+        " compared under common noise and a repeat gives identical models",
     ),
 ]
 KeepWork = Annotated[
@@ -109,6 +111,9 @@ SlurmOptions = Annotated[
     list[str] | None,
     typer.Option("--slurm", metavar="KEY=VALUE", help="option of sbatch, such as partition=gpu or mem=8G; repeatable"),
 ]
+
+
+_MOST_SEEDS = 1000
 
 
 class CellsFailed(Exception):
@@ -235,3 +240,26 @@ def names(text: str) -> tuple[str, ...]:
     if not found:
         raise SettingsError("a list of names is empty; give at least one name")
     return found
+
+
+def seeds_in(text: str) -> tuple[int, ...]:
+    """The seeds of an option: a number is how many, from 0 on; a list or a range names them."""
+    try:
+        if "," not in text and "-" not in text:
+            return _checked(range(int(text)), text)
+        found: list[int] = []
+        for part in names(text):
+            first, dash, last = part.partition("-")
+            some = range(int(first), int(last if dash else first) + 1)
+            found += _checked(some, text)
+        return _checked(found, text)
+    except ValueError:
+        raise SettingsError(f"{text!r} names no seeds; give a number, or seeds such as 3,5 or 4-6 or 7-7") from None
+
+
+def _checked(seeds: Sequence[int], text: str) -> tuple[int, ...]:
+    if not 1 <= len(seeds) <= _MOST_SEEDS or max(seeds) >= SWEEP_SEED:
+        raise SettingsError(
+            f"{text!r} names {len(seeds)} seeds; between 1 and {_MOST_SEEDS} below {SWEEP_SEED} can run"
+        )
+    return tuple(dict.fromkeys(seeds))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ..methods import QI_DPFL, Method
+from ..methods import BY_NAME, QI_DPFL, Method
 from ..results.calibration import Calibration
 from ..results.cells import Cell, CellFiles, CellResult, failure_of
 from ..results.tables import TuningRow
@@ -15,7 +15,8 @@ from .execute import failed
 from .grid import GridBuilder, MissingPrerequisite
 from .progress import RunProgress
 
-Leaders = dict[tuple[str, int], CellResult]
+# By method, partition and seed.
+Leaders = dict[tuple[str, str, int], CellResult]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,11 @@ def run_calibrations(runner: Runner, grid: GridBuilder) -> dict[str, Calibration
     """Calibrate every partition."""
     setup = grid.setup
     cells = {
-        partition: [grid.calibration_cell(partition=partition, reward=reward) for reward in setup.rewards]
+        partition: [
+            grid.calibration_cell(partition=partition, reward=reward, draw=draw)
+            for reward in setup.rewards
+            for draw in range(setup.draws)
+        ]
         for partition in setup.partitions
     }
     results = iter(runner.results("calibrating", [cell for sweep in cells.values() for cell in sweep]))
@@ -79,19 +84,25 @@ def run_calibrations(runner: Runner, grid: GridBuilder) -> dict[str, Calibration
     }
 
 
-def run_tuning(runner: Runner, grid: GridBuilder) -> list[TuningRow]:
-    """Measure the validation accuracy of every learning rate on every partition."""
-    rates = [(partition, rate) for partition in grid.setup.partitions for rate in grid.setup.learning_rates]
-    cells = [grid.tuning_cell(partition=partition, learning_rate=rate) for partition, rate in rates]
+def run_tuning(runner: Runner, grid: GridBuilder, methods: Sequence[Method] = (QI_DPFL,)) -> list[TuningRow]:
+    """Measure the validation accuracy of every learning rate on every partition, for each of these methods."""
+    setup = grid.setup
+    rates = [
+        (one, partition, rate) for one in methods for partition in setup.partitions for rate in setup.learning_rates
+    ]
+    cells = [
+        grid.tuning_cell(partition=partition, learning_rate=rate, method=method) for method, partition, rate in rates
+    ]
     return [
         TuningRow(
-            dataset=grid.setup.dataset,
+            dataset=setup.dataset,
             partition=partition,
+            method=method.name,
             learning_rate=rate,
             accuracy=None if failure_of(result) else result.cell.accuracy,
             failure=failure_of(result),
         )
-        for (partition, rate), result in zip(rates, runner.results("tuning", cells), strict=True)
+        for (method, partition, rate), result in zip(rates, runner.results("tuning", cells), strict=True)
     ]
 
 
@@ -106,13 +117,17 @@ class MethodComparison:
     calibrations: Mapping[str, Calibration]
 
     def run(self) -> list[CellResult]:
-        """Run all cells. QI-DPFL runs first because other methods copy its rewards."""
+        """Run all cells. Methods whose rewards others copy, such as QI-DPFL, run first."""
         conditions = [(partition, seed) for seed in self.seeds for partition in self.grid.setup.partitions]
         leaders: Leaders = {}
-        if any(method == QI_DPFL or method.follows_qi_dpfl for method in self.methods):
-            results = self._run("QI-DPFL", [(QI_DPFL, *condition) for condition in conditions], {})
-            leaders = {(result.cell.partition, result.cell.seed): result for result in results}
-        others = [method for method in self.methods if method != QI_DPFL]
+        leading = list(
+            dict.fromkeys(BY_NAME[method.leader] for method in self.methods if method.follows or method == QI_DPFL)
+        )
+        if leading:
+            first = [(method, *condition) for condition in conditions for method in leading]
+            results = self._run(", ".join(method.title for method in leading), first, {})
+            leaders = {(result.cell.method, result.cell.partition, result.cell.seed): result for result in results}
+        others = [method for method in self.methods if method not in leading]
         wanted = [(method, *condition) for condition in conditions for method in others]
         return [*leaders.values(), *self._run("the other methods", wanted, leaders)]
 
@@ -137,5 +152,5 @@ class MethodComparison:
             partition=partition,
             seed=seed,
             rewards=calibration.compared if calibration else None,
-            leader=leaders.get((partition, seed)),
+            leader=leaders.get((method.leader, partition, seed)),
         )

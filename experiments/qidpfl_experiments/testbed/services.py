@@ -55,6 +55,11 @@ class Fleets:
         self._connection = connection
         self._stopping = threading.Event()
 
+    @property
+    def data_dir(self) -> Path | None:
+        """The folder of the data sets; None: the default."""
+        return self._placement.data_dir
+
     def journals(self, name: str) -> Path:
         """The folder with the client journals of a fleet."""
         return self._placement.work / "journals" / name

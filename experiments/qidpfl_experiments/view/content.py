@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.claims import Claim
-from ..analysis.conditions import Condition, conditions, failures, finished, for_condition, method_named, methods_in
+from ..analysis.conditions import (
+    Condition,
+    compared,
+    conditions,
+    failures,
+    finished,
+    for_condition,
+    method_named,
+    methods_in,
+)
 from ..analysis.evaluate import Outcome, outcomes
 from ..analysis.statistics import Estimate, per_round
 from ..analysis.summary import PARTS, SummaryRow, summary, times
@@ -46,7 +55,7 @@ def page_content(folder: Path) -> Values:
         "versions": _pairs(described.versions),
         "remarks": remarks_on(tables, is_full=not described.scale_note, reproducible=described.reproducible),
         "failures": [asdict(failure) for failure in failures(tables)],
-        "methods": [_method(method) for method in methods_in(tables.cells)],
+        "methods": [_method(method) for method in methods_in(compared(tables).cells)],
         "verdicts": {verdict: sum(one.verdict is verdict for one in found) for verdict in Verdict},
         "claims": [_claim(claim) for claim in dict.fromkeys(outcome.claim for outcome in found)],
         "conditions": [_condition(condition, ended, found) for condition in conditions(tables)],
@@ -79,7 +88,7 @@ def _claim(claim: Claim) -> Values:
 
 
 def _condition(condition: Condition, ended: Tables, found: Iterable[Outcome]) -> Values:
-    tables = for_condition(ended, condition)
+    tables = for_condition(compared(ended), condition)
     return {
         "name": f"{condition.dataset}-{condition.partition}",
         "title": condition.title,
@@ -114,6 +123,8 @@ def _summary_row(row: SummaryRow) -> Values:
         "reward": row.reward,
         "cost": row.cost,
         "epsilon": row.epsilon,
+        "epsilon_at_equal_money": row.epsilon_at_equal_money,
+        "money_at_equal_epsilon": row.money_at_equal_epsilon,
         "selected": row.kept,
     }
     values: Values = {"method": row.method.name, "seeds": row.seeds, "guarantee": row.guarantee, "clients": row.clients}

@@ -258,6 +258,23 @@ def test_the_same_seeds_give_the_same_model_to_the_last_bit(tmp_path: Path, chan
     assert one == two == three
 
 
+def test_under_common_noise_another_task_has_the_same_noise_and_no_release_is_protected(tmp_path: Path) -> None:
+    seeds = ("--seed", "5", "--unsafe-seed", "7")
+    longer = {"retention": {"last_rounds": 7}}
+    common = (*seeds, "--common-noise", "0", "--accept-unproven")
+    one, two = (
+        final_model(tmp_path / f"common-{number}", workers=2, options=common, **changes)
+        for number, changes in enumerate(({}, longer))
+    )
+    assert one == two
+    other_draw = final_model(tmp_path / "draw", workers=2, options=(*common[:4], "--common-noise", "1", common[-1]))
+    alone = final_model(tmp_path / "alone", workers=2, options=seeds, **longer)
+    assert len({one[0], other_draw[0], alone[0]}) == 3
+    with Journal(journals_of(tmp_path / "common-0" / "journals")[0], read_only=True) as journal:
+        assert all("common noise, unprotected" in entry.mechanism for entry in journal.entries())
+        assert math.isinf(read_ledger(journal).spent_rho)
+
+
 def test_the_seed_of_a_fleet_gives_its_privacy_values_and_none_of_its_noise(tmp_path: Path) -> None:
     first, again, other = (
         final_model(tmp_path / f"run-{number}", workers=2, options=("--seed", seed))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from qidpfl_experiments.methods import METHODS
+from qidpfl_experiments.methods import BY_NAME, METHODS
 from qidpfl_experiments.results.tables import Tables, read_tables
 from qidpfl_experiments.testbed import services as live
 from qidpfl_experiments.testbed.process import AuditFailed
@@ -128,9 +128,10 @@ def test_all_methods_see_the_same_clients_and_pay_what_they_say(smoke: tuple[Pat
 def test_without_noise_nothing_is_guaranteed_and_nothing_paid(smoke: tuple[Path, Tables, str]) -> None:
     _, tables, _ = smoke
     for row in (row for row in tables.cells if row.state == "finished"):
-        unprotected = row.method in ("fedavg", "fedavg-select", "blind")
+        unprotected = row.method in BY_NAME and not BY_NAME[row.method].noise
+        protected = "heuristic" if row.method.startswith("printed") else "proven"
         assert (row.epsilon is None) == (row.cost is None) == (row.reward == 0) == unprotected
-        assert row.guarantee == ("none" if unprotected else "proven")
+        assert row.guarantee == ("none" if unprotected else protected)
 
 
 def test_finished_cells_are_not_run_again(smoke: tuple[Path, Tables, str]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from qidpfl_client.noise import NoiseSource, Normals, SystemNoise, UnsafeSeededNoise
+from qidpfl_client.noise import CommonNoise, NoiseSource, Normals, SystemNoise, UnsafeSeededNoise
 from qidpfl_shared.core.privacy.discrete_gaussian import GRID, PIECE
 
 DEVIATIONS = 5.5
@@ -35,7 +35,10 @@ def faults(values: Normals) -> list[str]:
     return [name for name, wrong in found.items() if wrong]
 
 
-@pytest.fixture(params=[SystemNoise(), UnsafeSeededNoise(1)], ids=["system", "seeded"])
+@pytest.fixture(
+    params=[SystemNoise(), UnsafeSeededNoise(1), CommonNoise(seed=1, draw=0, ordinal=0)],
+    ids=["system", "seeded", "common"],
+)
 def source(request: pytest.FixtureRequest) -> NoiseSource:
     chosen: NoiseSource = request.param
     return chosen
@@ -91,6 +94,17 @@ def test_seeded_noise_is_a_function_of_seed_and_release() -> None:
         UnsafeSeededNoise(7).standard_normal(2 * PIECE, release="round 2"),
     ):
         assert abs(np.mean(first * other)) < DEVIATIONS / np.sqrt(first.size)
+
+
+def test_common_noise_depends_on_seed_draw_ordinal_and_round() -> None:
+    key = {"seed": 1, "draw": 2, "ordinal": 3}
+    first = CommonNoise(**key).standard_normal(2 * PIECE, release="round/1")
+    np.testing.assert_array_equal(CommonNoise(**key).standard_normal(2 * PIECE, release="round/1"), first)
+    others = [CommonNoise(**(key | {name: 9})).standard_normal(2 * PIECE, release="round/1") for name in key]
+    others.append(CommonNoise(**key).standard_normal(2 * PIECE, release="round/2"))
+    for other in others:
+        assert abs(np.mean(first * other)) < DEVIATIONS / np.sqrt(first.size)
+    assert "unsafe" in repr(CommonNoise(**key)) and "UNSAFE" in (CommonNoise.__doc__ or "")
 
 
 def test_seeded_noise_is_the_same_on_every_machine() -> None:

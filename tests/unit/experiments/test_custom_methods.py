@@ -31,6 +31,27 @@ def test_a_missing_function_is_that_of_qi_dpfl(tmp_path: Path, text: str, kept: 
     assert method.noise
 
 
+def test_a_file_may_change_the_aggregation_alone(tmp_path: Path) -> None:
+    method = custom_method(written(tmp_path, 'TASK = {"aggregation": {"weighting": "optimal"}}\n'))
+    assert method.task == {"aggregation": {"weighting": "optimal"}}
+    assert (method.kept, method.reward, method.has_rules) == (Kept.THRESHOLD, Reward.OPTIMAL, False)
+    assert custom_method(written(tmp_path, REWARD)).has_rules
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("dict(aggregation={})", "literal dictionary"),
+        ("{'aggregation': 1}", "literal dictionary"),
+        ("[]", "literal dictionary"),
+        ("{'privacy': {'noise': False}}", "may change aggregation and game only"),
+    ],
+)
+def test_a_task_that_is_not_plain_or_changes_more_is_refused(tmp_path: Path, task: str, message: str) -> None:
+    with pytest.raises(CustomMethodError, match=message):
+        custom_method(written(tmp_path, f"TASK = {task}\n"))
+
+
 def test_changed_rules_have_another_digest(tmp_path: Path) -> None:
     before = custom_method(written(tmp_path, REWARD))
     assert custom_method(written(tmp_path, REWARD.replace("1.0", "2.0"))).rules_digest != before.rules_digest

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from ...analysis.conditions import Condition, conditions, finished, for_condition
+from ...analysis.conditions import Condition, compared, conditions, finished, for_condition
 from ...results.tables import Tables
 from .clients import budgets_and_payments, distance_and_selection, privacy_ledgers
 from .extra import accuracy_against_money, wall_clock
@@ -43,7 +43,7 @@ class Picture:
 
 def pictures(tables: Tables, *, scale_note: str = "") -> tuple[Picture, ...]:
     """All figures that can be drawn from the finished cells."""
-    ended = finished(tables)
+    ended = compared(finished(tables))
     look = looks(cell.method for cell in ended.cells)
     drawings = (
         (condition, figure(for_condition(ended, condition), look))

@@ -81,6 +81,13 @@ _LOOKS = {
     "blind-dp": Look(colour=GREY, line=":", marker="h"),
     "fedavg-dp-optimal": Look(colour=SKY, line=":", marker=">"),
     "qi-dpfl-union": Look(colour=PURPLE, line="-", marker="d"),
+    "fedavg-dp-lowpass": Look(colour=SKY, line="-.", marker="1"),
+    "qi-auction": Look(colour=PURPLE, line="--", marker="x"),
+    "qi-auction-plus": Look(colour=PURPLE, line=":", marker="|"),
+    "printed-fedavg": Look(colour=BLACK, line=":", marker="2"),
+    "printed-fedavg-select": Look(colour=BLUE, line=":", marker="3"),
+    "printed-fedavg-dp": Look(colour=SKY, line=(0, (1, 3)), marker="4"),
+    "printed-qi-dpfl": Look(colour=VERMILION, line=":", marker="+"),
 }
 _CUSTOM_COLOURS = ("#882255", "#332288", "#44AA99", "#999933")
 _CUSTOM_LINES: tuple[str | tuple[int, tuple[int, ...]], ...] = ("-.", (0, (3, 1, 1, 1, 1, 1)), (0, (5, 1)))

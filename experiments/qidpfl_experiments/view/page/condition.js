@@ -127,7 +127,7 @@ export function conditionPage(condition, methods) {
       const cell = (key, label, format = short) => ({ label, number: true, cell: (row) => mean(row, key, format) });
       table.replaceChildren(h("header", null, h("h2", { id: "summary-title" }, "Methods side by side")), h("p", { class: "hint" }, "Means over the seeds with their 95 % intervals."),
         rows.length ? dataTable([{ key: "title", label: "method" }, { key: "seeds", label: "seeds", number: true }, cell("accuracy", "accuracy", percent), cell("mean_accuracy", "mean over rounds", percent),
-          cell("reward", "reward"), cell("cost", "server cost"), cell("epsilon", "ε"), { key: "guarantee", label: "guarantee" }, { label: "kept", number: true, cell: (row) => `${short(row.selected)} of ${row.clients}` }], rows, { label: "Methods side by side", whole: true })
+          cell("reward", "reward"), cell("cost", "server cost"), cell("epsilon", "ε"), cell("epsilon_at_equal_money", "ε for QI-DPFL's money"), cell("money_at_equal_epsilon", "money for QI-DPFL's ε"), { key: "guarantee", label: "guarantee" }, { label: "kept", number: true, cell: (row) => `${short(row.selected)} of ${row.clients}` }], rows, { label: "Methods side by side", whole: true })
           : h("p", { class: "empty" }, condition.summary.length ? "No method is chosen." : "No cell has finished under this condition."));
       cards.forEach((card) => card.update(condition));
     },

@@ -78,6 +78,13 @@ def test_noise_is_unsafe_only_with_a_seed_and_a_warning(capsys: pytest.CaptureFi
     assert "UNSAFE" in capsys.readouterr().err
 
 
+def test_common_noise_needs_a_seed() -> None:
+    options.warn_if_unsafe(None, None)
+    options.warn_if_unsafe(1, 0)
+    with pytest.raises(Misconfigured, match="--common-noise needs --unsafe-seed"):
+        options.warn_if_unsafe(None, 0)
+
+
 def test_every_error_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     @options.guarded
     def client_error() -> None:

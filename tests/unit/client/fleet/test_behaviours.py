@@ -34,6 +34,15 @@ def learner(behaviour: Behaviour) -> Learner:
     return behaving_data(SyntheticData(), behaviour)(SPEC).learner(0)
 
 
+def test_a_misreporter_multiplies_its_privacy_value() -> None:
+    owner = Owner(privacy_value=1.0)
+    assert behaving_owner(owner, Behaviour.MISREPORTER).privacy_value == UNDERSTATED
+    assert behaving_owner(owner, Behaviour.MISREPORTER, misreport=1.2).privacy_value == pytest.approx(1.2)
+    assert behaving_owner(owner, Behaviour.HONEST, misreport=1.2) == owner
+    with pytest.raises(ImpossibleArgument):
+        behaving_owner(owner, Behaviour.MISREPORTER, misreport=0.0)
+
+
 def release(member: Learner, name: str = "a") -> npt.NDArray[np.float64]:
     return member.release(privacy=SPEC.privacy, model=MODEL, rho=0.1, noise=NOISE, name=name)
 

@@ -10,6 +10,7 @@ from qidpfl_client.journal.journal import Entry, SeenOffer
 from qidpfl_client.participant.verification import (
     check_acceptable,
     check_claim,
+    check_common_noise,
     check_device,
     check_offer,
     check_payment,
@@ -190,3 +191,14 @@ def test_noise_of_the_owners_program_needs_the_consent_of_the_owner() -> None:
     check_claim(claimed=True, accept_unproven=True)
     with pytest.raises(OwnerLimit, match="only claimed"):
         check_claim(claimed=True, accept_unproven=False)
+
+
+def test_common_noise_is_refused_for_data_that_may_be_real() -> None:
+    check_common_noise(spec=SPEC, accept_unproven=True)
+    with pytest.raises(OwnerLimit, match="protects nothing"):
+        check_common_noise(spec=SPEC, accept_unproven=False)
+    custom = preset("digits", {"workload": {"dataset": "wards:Wards"}})
+    no_shards = preset("digits", {"workload": {"partition": None}})
+    for spec in (custom, no_shards, preset("own")):
+        with pytest.raises(OwnerLimit, match="common noise is for the built-in data sets"):
+            check_common_noise(spec=spec, accept_unproven=True)

@@ -1,18 +1,22 @@
 """Verdicts on claims: each rule can hold, fail and stay undecided."""
 
 import csv
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from qidpfl_experiments.analysis.claims import OUR_CLAIMS, PAPER_CLAIMS, Claim, Metric
-from qidpfl_experiments.analysis.evaluate import Finding, Outcome, outcomes, write_claims
+from qidpfl_experiments.analysis.claims import PAPER_CLAIMS, Claim, Metric
+from qidpfl_experiments.analysis.evaluate import Finding, Outcome, outcomes, resolution_in_words, write_claims
+from qidpfl_experiments.analysis.our_claims import OUR_CLAIMS
 from qidpfl_experiments.analysis.statistics import estimate
 from qidpfl_experiments.analysis.verdicts import ClaimRule, Order, Verdict, all_of, verdict_on
 from qidpfl_experiments.methods import BY_NAME
-from qidpfl_experiments.results.tables import CellRow, Tables
+from qidpfl_experiments.results.mistakes import packed
+from qidpfl_experiments.results.tables import CellRow, Key, MistakesRow, Tables
 from support.synthetic_results import CLIENTS, DISCOUNT, ROUNDS, cell, cells, results
 
 HIGHER = ClaimRule(order=Order.HIGHER, amount=0.3)
@@ -116,7 +120,8 @@ def test_claims_name_known_methods_and_have_unique_identifiers() -> None:
     assert len({claim.identifier for claim in claims}) == len(claims)
     for comparison in (comparison for claim in claims for comparison in claim.comparisons):
         assert comparison.first in BY_NAME
-        assert comparison.second in BY_NAME or comparison.metric is Metric.GROWTH
+        alone = (Metric.GROWTH, Metric.CLIENT_REGRET, Metric.SERVER_REGRET, Metric.DISTANCE)
+        assert comparison.second in BY_NAME or comparison.metric in alone
 
 
 def test_effects_are_first_minus_second_in_points_on_the_same_seeds() -> None:
@@ -163,6 +168,37 @@ def test_one_seed_decides_nothing() -> None:
     assert found.verdict is OPEN
     assert found.effect.low is None
     assert "one seed, so there is no interval" in found.remarks
+
+
+def with_mistakes(accuracies: dict[str, list[float]], flips: float) -> Tables:
+    """Cells whose models answer the same test records: a second method errs on others with this probability."""
+    dice, rows = np.random.default_rng(0), []
+    for seed in range(5):
+        wrong = dice.random(1000) < 0.1
+        for method in accuracies:
+            other = wrong if method == "fedavg" else wrong ^ (dice.random(1000) < flips)
+            key = Key(dataset="mnist", partition="dirichlet", method=method, seed=seed)
+            rows.append(MistakesRow(**vars(key), tested=1000, examined=1000, wrong=packed(other)))
+    return Tables(cells=cells(accuracies), mistakes=tuple(rows))
+
+
+def test_the_interval_includes_the_error_of_the_test_set() -> None:
+    accuracies = {"fedavg": [80.0, 81, 82, 83, 84], "fedavg-select": [81.0, 82, 83, 84, 85]}
+    (without,) = outcome("selection-accuracy", Tables(cells=cells(accuracies))).findings
+    (found,) = outcome("selection-accuracy", with_mistakes(accuracies, 0.2)).findings
+    assert without.test_error is None and without.effect.margin == pytest.approx(0.0, abs=1e-9)
+    # Five seeds: a record's mean difference has a variance of 0.2 / 5, on 1000 records.
+    assert found.test_error == pytest.approx(100 * math.sqrt(0.2 / 5 / 1000), rel=0.1)
+    assert found.effect.margin == pytest.approx(1.96 * (found.test_error or 0.0), rel=1e-3)
+    (same,) = outcome("selection-accuracy", with_mistakes(accuracies, 0.0)).findings
+    assert same.test_error == 0.0
+
+
+def test_the_resolution_says_how_many_seeds_it_needs() -> None:
+    found = outcomes(Tables(cells=cells({"fedavg": [80.0, 81, 82], "fedavg-select": [81.0, 82.5, 82.5]})))
+    assert resolution_in_words(found).startswith("0 of 1 comparisons of accuracy have as many seeds")
+    assert "FedAvg-select − FedAvg on mnist, dirichlet" in resolution_in_words(found)
+    assert resolution_in_words(()) == ""
 
 
 def test_failed_cells_are_not_paired() -> None:
@@ -274,10 +310,57 @@ def test_without_admissible_rewards_the_swept_ones_are_the_range() -> None:
     assert "QI-DPFL pays the largest swept reward in 12 of 12 rounds" in remarks
 
 
-def test_a_custom_method_is_only_compared_with_qi_dpfl() -> None:
-    found = outcomes(results(methods=("qi-dpfl", "my-rule"), partitions=("dirichlet",)))
+def test_a_custom_method_is_compared_with_qi_dpfl_and_fedavg_dp() -> None:
+    found = outcomes(results(methods=("qi-dpfl", "fedavg-dp", "my-rule"), partitions=("dirichlet",)))
     own = [one.claim.identifier for one in found if one.claim.source == "own"]
-    assert own == ["my-rule-accuracy", "my-rule-reward", "my-rule-cost"]
+    measures = ("accuracy", "reward", "cost", "epsilon")
+    expected = [f"my-rule-{measure}{mark}" for mark in ("", "-fedavg-dp") for measure in measures]
+    assert own == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [([0.1] * 5, HOLDS), ([0.1] * 4, OPEN), ([0.1, 0.2, 0.3, 0.1, -0.01], FAILS), ([0.0] * 5, FAILS)],
+)
+def test_an_order_in_each_seed_needs_five_seeds_that_all_agree(values: list[float], verdict: Verdict) -> None:
+    assert judged(ClaimRule(order=Order.HIGHER, amount=0.0, each_seed=True), values) is verdict
+    assert judged(ClaimRule(order=Order.LOWER, amount=0.0, each_seed=True), [-one for one in values]) is verdict
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [([0.0, 0.0, 0.0], HOLDS), ([-5.0, -6.0], HOLDS), ([2.0, 2.1, 2.0], FAILS), ([0.5, 2.0, 0.1], OPEN), ([0.0], OPEN)],
+)
+def test_not_higher_holds_if_the_whole_interval_is_at_most_the_amount(values: list[float], verdict: Verdict) -> None:
+    assert judged(ClaimRule(order=Order.NOT_HIGHER, amount=1.0), values) is verdict
+
+
+def test_a_check_of_a_theorem_needs_no_second_method() -> None:
+    rows = [replace(cell("qi-dpfl", seed, accuracy=0.8), client_regret=0.001 * seed) for seed in range(5)]
+    found = finding("theorem-1", rows)
+    assert found.verdict is HOLDS and found.effect.mean == pytest.approx(0.002)
+    worse = [replace(row, client_regret=3.0) for row in rows]
+    assert finding("theorem-1", worse).verdict is FAILS
+    assert "theorem-2" not in {one.claim.identifier for one in outcomes(Tables(cells=tuple(rows)))}
+
+
+def with_a_liar(gain: float) -> Tables:
+    """Runs in which client 3 lies, and earns so much more than an honest one."""
+    tables = results(methods=("contest-honest", "contest-low"), partitions=("dirichlet",))
+    clients = []
+    for row in tables.clients:
+        lies = row.method == "contest-low" and row.ordinal == 3
+        clients.append(replace(row, utility=1.0 + gain * lies, misreport=0.8 if lies else 1.0))
+    return replace(tables, clients=tuple(clients))
+
+
+def test_the_gain_of_a_lie_is_that_of_the_liar_alone() -> None:
+    tables = with_a_liar(2.0)
+    found = outcome("contest-lie-pays", tables)
+    paid = tables.cells[0].paid / CLIENTS
+    assert found.findings[0].effect.mean == pytest.approx(200 / paid)
+    assert found.verdict is HOLDS
+    assert outcome("contest-lie-pays", with_a_liar(-2.0)).verdict is FAILS
 
 
 def test_claims_whose_methods_were_not_run_are_not_judged() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qidpfl_experiments.analysis.statistics import Estimate, differences, estimate, per_round
+from qidpfl_experiments.analysis.statistics import Estimate, differences, estimate, per_round, seeds_needed, widened
 from support.synthetic_results import results
 
 Values = st.lists(st.floats(-100, 100), min_size=2, max_size=8)
@@ -41,6 +41,26 @@ def test_one_value_has_no_interval() -> None:
 def test_identical_values_have_an_interval_without_width() -> None:
     found = known(estimate([0.1] * 7))
     assert found.low == found.mean == found.high == pytest.approx(0.1)
+
+
+def test_the_error_that_all_seeds_share_widens_an_interval() -> None:
+    found = known(estimate([1.0, 2.0, 3.0, 4.0, 5.0]))
+    wider = widened(found, 0.5)
+    assert found.margin is not None and wider.margin == pytest.approx(math.hypot(found.margin, 1.959964 * 0.5))
+    assert wider.mean == found.mean
+    assert widened(found, None) == widened(found, 0.0) == found
+    assert widened(known(estimate([4.0])), 0.5).low is None
+
+
+def test_as_many_seeds_are_needed_as_make_the_interval_small_enough() -> None:
+    values = [1.0, 2.0, 3.0, 4.0, 5.0]
+    # t(37) · 1.581 / √38 is the first below 0.52: from a printed table.
+    assert seeds_needed(values, 0.52) == 38
+    assert seeds_needed(values, 100.0) == 2
+    assert (seeds_needed(values, 0.52, error=0.1) or 0) > 38
+    assert seeds_needed(values, 0.52, error=0.3) == math.inf
+    assert seeds_needed([1.0], 0.3) is None and seeds_needed(values, 0.0) is None
+    assert seeds_needed([2.0, 2.0], 0.3) == 2
 
 
 def test_no_values_have_no_mean() -> None:

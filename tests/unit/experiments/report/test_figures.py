@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from qidpfl_experiments.analysis.conditions import Condition, for_condition
-from qidpfl_experiments.methods import BY_NAME
+from qidpfl_experiments.methods import BY_NAME, METHODS
 from qidpfl_experiments.report.figures import FIGURES, Picture, pictures
 from qidpfl_experiments.report.figures.paper import accuracy_of_models, accuracy_of_strategies, calibration
 from qidpfl_experiments.report.figures.style import Drawing, looks, rendered
@@ -83,8 +83,9 @@ def test_a_figure_includes_the_scale_note(drawn: tuple[Picture, ...], everything
 
 
 def test_no_two_methods_look_alike() -> None:
-    shown = looks(["one", "two", "three", "four", "five", "six", *BY_NAME]).values()
-    assert len({(look.colour, look.line, look.marker) for look in shown}) == len(BY_NAME) + 6
+    names = {method.name for method in METHODS}
+    shown = looks(["one", "two", "three", "four", "five", "six", *names]).values()
+    assert len({(look.colour, look.line, look.marker) for look in shown}) == len(names) + 6
 
 
 def test_a_method_looks_the_same_in_all_figures() -> None:

@@ -50,7 +50,7 @@ def of_rewards(*rewards: float) -> Calibration:
 
 
 def of_runs(*runs: CellResult) -> Calibration:
-    swept = SETUP.model_copy(update={"rewards": tuple(run.rounds[0].reward for run in runs)})
+    swept = SETUP.model_copy(update={"rewards": tuple(run.rounds[0].reward for run in runs), "draws": 1})
     return fit_calibration(swept, partition="iid", results=runs, privacy_weight=WEIGHT)
 
 
@@ -114,7 +114,28 @@ def test_too_few_runs_give_neither_a_curve_nor_a_range() -> None:
     runs = [a_run(reward, state="failed" if reward > 8 else "finished") for reward in (4, 6, 8, 16)]
     calibration = of_runs(*runs)
     assert (calibration.fit, calibration.admissible, calibration.compared) == (None, None, None)
-    assert calibration.statement == "only 3 of 4 runs were finished and evaluated; a curve needs 4"
+    assert calibration.statement == "only 3 of 4 rewards have a finished and evaluated run; a curve needs 4"
+
+
+def test_the_curve_is_fitted_to_all_draws_of_every_reward() -> None:
+    rewards = (4.0, 8.0, 16.0, 32.0, 64.0)
+    runs = [
+        a_run(reward, (a_run(reward).cell.accuracy or 0.0) + shift)
+        for reward in rewards
+        for shift in (-0.02, 0.0, 0.02)
+    ]
+    swept = SETUP.model_copy(update={"rewards": rewards, "draws": 3})
+    calibration = fit_calibration(swept, partition="iid", results=runs, privacy_weight=WEIGHT)
+    assert [run.draw for run in calibration.runs] == [0, 1, 2] * 5
+    assert calibration.fit is not None
+    assert calibration.fit.ceiling == pytest.approx(CEILING, abs=1e-6)
+    assert (calibration.fit.target_gap, calibration.fit.target_max_gap) == (SETUP.target_gap, SETUP.target_max_gap)
+
+
+def test_repeats_of_three_rewards_determine_no_curve() -> None:
+    runs = [a_run(reward) for reward in (4.0, 8.0, 16.0) for _ in range(3)]
+    swept = SETUP.model_copy(update={"rewards": (4.0, 8.0, 16.0), "draws": 3})
+    assert fit_calibration(swept, partition="iid", results=runs, privacy_weight=WEIGHT).fit is None
 
 
 def test_the_file_makes_a_task_with_this_range(tmp_path: Path) -> None:

@@ -7,12 +7,23 @@ from typing import Any, cast
 
 import pytest
 
-from qidpfl_experiments.methods import BY_NAME, METHODS, QI_DPFL, Method, Reward, UnknownMethod, methods_named
+from qidpfl_experiments.methods import (
+    BY_NAME,
+    INCENTIVES,
+    METHODS,
+    QI_DPFL,
+    Method,
+    Reward,
+    Role,
+    UnknownMethod,
+    methods_named,
+)
 from qidpfl_experiments.results.calibration import Calibration
 from qidpfl_experiments.results.cells import Cell, CellResult
 from qidpfl_experiments.results.tables import RoundRow
 from qidpfl_experiments.run.execute import failed
 from qidpfl_experiments.run.grid import SWEEP_SEED, GridBuilder, MissingPrerequisite
+from qidpfl_experiments.run.honesty import factor_of, misreports
 from qidpfl_experiments.run.runner import MethodComparison, Runner
 from qidpfl_experiments.settings import read_settings, setup
 from qidpfl_shared.core.reward import RewardRange
@@ -55,8 +66,44 @@ def test_methods_differ_in_selection_noise_and_reward_only() -> None:
         values.pop("requires")
         return values
 
-    first, *others = (rest(spec_of(method)) for method in METHODS)
+    first, *others = (rest(spec_of(method)) for method in METHODS if not method.changes)
     assert all(other == first for other in others)
+
+
+def test_the_low_pass_control_differs_from_fedavg_dp_in_the_aggregation_only() -> None:
+    def rest(name: str) -> dict[str, Any]:
+        return spec_of(BY_NAME[name]).model_dump(mode="json", exclude={"aggregation"})
+
+    assert rest("fedavg-dp-lowpass") == rest("fedavg-dp")
+    assert spec_of(BY_NAME["fedavg-dp-lowpass"]).aggregation.post_processing == "lowpass"
+
+
+def test_a_filter_of_images_is_left_out_where_the_network_has_none() -> None:
+    emnist = GridBuilder(
+        setup=setup(read_settings(), dataset="emnist", scale=None, variant="recommended", partitions=["dirichlet"])
+    )
+    assert [method.name for method in METHODS if not emnist.can_run(method)] == ["fedavg-dp-lowpass"]
+    assert all(GRID.can_run(method) for method in METHODS)
+
+
+def test_the_printed_methods_are_the_paper_with_its_noise_as_printed() -> None:
+    for method in (method for method in METHODS if method.role is Role.PRINTED):
+        spec = spec_of(method)
+        assert spec.privacy.mechanism.name == "paper_literal" and spec.privacy.mechanism.build().heuristic
+        assert (spec.privacy.mechanism.learning_rate, spec.aggregation.weighting) == (0.01, "uniform")
+        assert (spec.game.min_share, spec.aggregation.momentum) == (0.0, 0.0)
+
+
+def test_printed_methods_follow_the_printed_qi_dpfl() -> None:
+    settings = GRID.setup
+    comparison = MethodComparison(
+        runner=cast(Runner, FinishingRunner()),
+        grid=GridBuilder(setup=settings),
+        methods=methods_named(["printed-fedavg-dp"]),
+        seeds=[0],
+        calibrations={},
+    )
+    assert [row.cell.method for row in comparison.run()] == ["printed-qi-dpfl", "printed-fedavg-dp"]
 
 
 def test_methods_that_follow_take_rewards_and_number_of_clients_from_qi_dpfl() -> None:
@@ -66,7 +113,7 @@ def test_methods_that_follow_take_rewards_and_number_of_clients_from_qi_dpfl() -
     assert spec_of(BY_NAME["fedavg-dp"]).game.reward_schedule_micro == spec.game.reward_schedule_micro
 
 
-@pytest.mark.parametrize("method", [method for method in METHODS if method.follows_qi_dpfl], ids=lambda m: m.name)
+@pytest.mark.parametrize("method", [method for method in METHODS if method.follows], ids=lambda m: m.name)
 def test_a_method_that_follows_a_failed_qi_dpfl_cannot_run(method: Method) -> None:
     broken = replace(leader(), cell=replace(leader().cell, state="failed"))
     with pytest.raises(MissingPrerequisite):
@@ -103,6 +150,31 @@ def test_noise_comes_from_the_seed_only_with_reproducible() -> None:
     )
     assert (plain.unsafe_seed, repeatable.unsafe_seed) == (None, 1)
     assert plain.fingerprint != repeatable.fingerprint
+
+
+def test_another_draw_is_another_cell_with_the_same_seed() -> None:
+    cells = [GRID.calibration_cell(partition="dirichlet", reward=3.0, draw=draw) for draw in range(3)]
+    assert len({cell.name for cell in cells}) == len({cell.fingerprint for cell in cells}) == 3
+    assert [(cell.key.seed, cell.draw) for cell in cells] == [(SWEEP_SEED, draw) for draw in range(3)]
+
+
+def test_one_client_lies_in_a_run_about_incentives_and_nothing_else_differs() -> None:
+    cells = {
+        method.name: GRID.cell(method, partition="dirichlet", seed=1, rewards=RANGE, leader=leader())
+        for method in INCENTIVES
+    }
+    assert {cell.misreport for cell in cells.values()} == {0.8, 1.0, 1.2}
+    honest, low = cells["contest-honest"], cells["contest-low"]
+    assert honest.overrides == low.overrides and honest.fingerprint != low.fingerprint
+    assert (low.spec.game.horizon, len(low.spec.game.reward_schedule_micro or ())) == (3, 3)
+    assert low.spec.bounds.privacy_value_min == 0.5
+    assert misreports(honest) == [] and "0.8" in misreports(low)
+    assert [factor_of(low, ordinal) for ordinal in range(low.clients)].count(0.8) == 1
+
+
+def test_incentives_are_a_group_of_their_own() -> None:
+    assert methods_named(["incentives"]) == INCENTIVES
+    assert not {method.name for method in METHODS} & {method.name for method in INCENTIVES}
 
 
 def test_other_rules_of_the_same_name_are_another_cell() -> None:
@@ -155,5 +227,5 @@ def test_methods_are_chosen_by_name_in_our_order() -> None:
 
 
 def test_the_error_names_the_unknown_method() -> None:
-    with pytest.raises(UnknownMethod, match="there is no method 'best'; there are all, fedavg"):
+    with pytest.raises(UnknownMethod, match="there is no method 'best'; there are all, incentives, fedavg"):
         methods_named(["fedavg", "best"])

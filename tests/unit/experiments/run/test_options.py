@@ -1,11 +1,11 @@
-"""The options of a run: which engine, and what a cell gets on a cluster."""
+"""The options of a run: which engine, and what a cell gets on a cluster, and the seeds."""
 
 import os
 from typing import Any
 
 import pytest
 
-from qidpfl_experiments.run.options import CLUSTER_JOBS, TIME_LIMIT_MIN, EngineName, request
+from qidpfl_experiments.run.options import CLUSTER_JOBS, TIME_LIMIT_MIN, EngineName, request, seeds_in
 from qidpfl_experiments.settings import SettingsError
 
 
@@ -60,3 +60,19 @@ def test_options_without_an_effect_are_one_line(given: dict[str, Any], message: 
     with pytest.raises(SettingsError) as refused:
         request(dataset="digits", **given)
     assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [("1", (0,)), ("3", (0, 1, 2)), ("3,5", (3, 5)), ("4-6", (4, 5, 6)), ("7-7", (7,)), ("1, 3-4,3", (1, 3, 4))],
+)
+def test_a_number_is_how_many_and_a_list_or_a_range_names_them(text: str, seeds: tuple[int, ...]) -> None:
+    assert seeds_in(text) == seeds
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "-1", "", ",", "two", "3-", "6-4", "1001", "1.5", "0-99999999", "1000000-1000000"]
+)
+def test_anything_else_is_one_line(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"seeds|empty"):
+        seeds_in(text)
