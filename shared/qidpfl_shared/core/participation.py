@@ -72,13 +72,23 @@ def _invite_bounded(values: Vector, min_share: float, min_clients: int, max_shar
     ascending = values[order]
     fate = _SmallestShares.of(ascending, min_share=min_share, max_share=max_share)
     priced_out = np.zeros(values.size, dtype=np.bool_)
+    outside = fate.surely_outside
+    # The numbers of clients with which the search may end, from 2 on.
+    ends = np.flatnonzero(fate.may_end(min_clients)[1:]) + 2
     kept = values.size
     while kept >= 2:
-        outside, enough = fate.of_the_last(kept)
-        if not outside and (kept <= min_clients or enough):
+        # The clients behind the next possible end leave for sure.
+        place = int(np.searchsorted(ends, kept, side="right")) - 1
+        end = int(ends[place]) if place >= 0 else 1
+        priced_out[order[end:kept]] = outside[end:kept]
+        kept = end
+        if kept < 2:
+            break
+        is_outside, is_enough = fate.of_the_last(kept)
+        if not is_outside and (kept <= min_clients or is_enough):
             break
         kept -= 1
-        priced_out[order[kept]] = outside
+        priced_out[order[kept]] = is_outside
     invited = np.zeros(values.size, dtype=np.bool_)
     invited[order[:kept]] = True
     return Invitation(invited=invited, priced_out=priced_out, below_min_share=~invited & ~priced_out)
@@ -96,8 +106,8 @@ class _SmallestShares:
     ascending: Vector
     min_share: float
     max_share: float
-    excess_at_nothing: list[float]
-    excess_at_enough: list[float]
+    excess_at_nothing: Vector
+    excess_at_enough: Vector
 
     @classmethod
     def of(cls, ascending: Vector, *, min_share: float, max_share: float) -> "_SmallestShares":
@@ -106,7 +116,7 @@ class _SmallestShares:
         scaled = ascending / ascending[-1] if ascending.size else ascending
         sums = np.concatenate(([0.0], np.cumsum(scaled)))
 
-        def excess(shares: Vector) -> list[float]:
+        def excess(shares: Vector) -> Vector:
             """The sum of the shares minus 1 if the last client has this one; not a number where rounding matters."""
             totals = (1 - shares) / scaled
             # These clients are at the largest share. The last one is not among them.
@@ -114,7 +124,7 @@ class _SmallestShares:
             inside = counts - at_bound
             above = at_bound * largest + inside - totals * (sums[counts] - sums[at_bound]) - 1
             above[np.abs(above) <= 1e-9 + 1e-15 * counts.astype(np.float64) ** 2] = np.nan
-            known: list[float] = above.tolist()
+            known: Vector = above
             return known
 
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -126,9 +136,22 @@ class _SmallestShares:
                 excess_at_enough=excess((min_share - EDGE_SHARE) / counts),
             )
 
+    @property
+    def surely_outside(self) -> Mask:
+        """Of which of the clients in ascending order it is known that they get nothing as the last one."""
+        known: Mask = self.excess_at_nothing > 0
+        return known
+
+    def may_end(self, min_clients: int) -> Mask:
+        """With which of them as the last one the search may end: it stays, or rounding decides."""
+        few = np.arange(1, self.ascending.size + 1) <= min_clients
+        unclear = ~(np.isfinite(self.excess_at_nothing) & np.isfinite(self.excess_at_enough))
+        possible: Mask = unclear | (~self.surely_outside & (few | (self.excess_at_enough < 0)))
+        return possible
+
     def of_the_last(self, count: int) -> tuple[bool, bool]:
         """Return whether the last of so many clients gets nothing, and whether it gets enough."""
-        nothing, enough = self.excess_at_nothing[count - 1], self.excess_at_enough[count - 1]
+        nothing, enough = float(self.excess_at_nothing[count - 1]), float(self.excess_at_enough[count - 1])
         if math.isfinite(nothing) and math.isfinite(enough):
             return nothing > 0, enough < 0
         bound = share_bound(max_share=self.max_share, clients=count)
