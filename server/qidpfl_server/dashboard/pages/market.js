@@ -50,9 +50,10 @@ function totals(data) {
   const paid = sum("paid_micro") + sum("escrow_micro");
   const round = data.progress?.round;
   const evaluated = settled.findLast((one) => one.accuracy !== null);
+  const market = data.view.spec.game.market ?? "contest";
   return figures([
     ["Round", `${settled.length + (round ? 1 : 0)} of ${data.view.horizon}`, round?.attempt > 1 ? `attempt ${round.attempt}` : data.progress?.paused ? "paused" : `${settled.length} settled`],
-    ["Reward", money(round?.reward_micro ?? last?.reward_micro ?? 0), round ? "of the open round" : "of the last round"],
+    ["Reward", money(round?.reward_micro ?? last?.reward_micro ?? 0), `of the ${round ? "open" : "last"} round, paid by ${market}`],
     ["Paid", money(paid), `of at most ${money(data.view.spec.bounds.reward_total_micro)}`],
     ["Kept", money(sum("kept_micro")), "rewards not paid out"],
     ["Accuracy", percent(evaluated?.accuracy), evaluated?.loss !== null && evaluated ? `loss ${short(evaluated.loss)}` : null],
