@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from qidpfl_shared.core.markets.design import Terms
+from qidpfl_shared.core.money import MICRO
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.reward import RewardPolicy
 from qidpfl_shared.core.utility import training_cost
@@ -63,8 +64,8 @@ def decide(
         rho=rho, privacy_value=owner.privacy_value, privacy_weight=spec.game.privacy_weight, fixed=fixed_cost
     )
     utility = payment - cost
-    # At a price that equals the value the utility is 0, up to rounding.
-    if utility < owner.min_utility - _ROUNDING * payment:
+    # At a price that equals the value the utility is 0, up to rounding: of numbers, and of payments to micro-units.
+    if utility < owner.min_utility - max(_ROUNDING * payment, 1 / MICRO):
         return _not_worth_it(utility, owner)
     return Bid(rho=rho, payment=payment, utility=utility)
 

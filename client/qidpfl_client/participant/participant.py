@@ -213,9 +213,6 @@ class TaskParticipant:
         try:
             receipt = self._api.answer(offer.round_number, request)
             check_promise(receipt=receipt, offer=offer, spec=self._spec, rho=entry.rho)
-        except UntrustedCoordinator:
-            self._journal.free(self._api.task_id, entry.release)
-            raise
         except (RoundClosed, Conflict, Refused) as error:
             if error.code == ErrorCode.BUDGET_DECLARED:
                 self._refuse_budget_of_others(offer.round_number)

@@ -7,7 +7,7 @@ from qidpfl_shared.core.money import MAX_MICRO
 from qidpfl_shared.core.planner.answers import AnswerStatus, PlannedOutcome, Planner, PlanningCase
 from qidpfl_shared.core.planner.noise_curve import NoCurve, NoiseCurve, fit_noise_curve
 from qidpfl_shared.core.planning import PlanStatus
-from qidpfl_shared.core.reward import RewardPolicy
+from qidpfl_shared.core.reward import RewardPolicy, Weighting
 from qidpfl_shared.core.round_rules import Participant
 from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.operators import ExpectedAccuracy, WhatIf, WhatIfRequest
@@ -21,8 +21,11 @@ from ..service.rounds.planning import participant
 from ..service.rounds.weights import label_gaps
 from ..store.transaction import Transaction
 
-# Rounds times clients of one question: about two seconds.
-_MOST_WORK = 50_000
+# The work of one question, about two seconds: a round costs as much as so many clients, and weights that balance labels
+# make it dearer.
+_MOST_WORK = 150_000
+_WORK_OF_A_ROUND = 50
+_WORK_OF_LABELS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +61,12 @@ def read_situation(tx: Transaction, task_id: str) -> Situation:
 def what_if(situation: Situation, request: WhatIfRequest) -> WhatIf:
     """Compute the change. Raises `RequestRefused` for a question that is too large or impossible."""
     spec, rounds = situation.spec, request.rounds or situation.spec.game.horizon
-    kept = [place for place, ordinal in enumerate(situation.ordinals) if ordinal not in set(request.without)]
-    if rounds * max(1, len(kept)) > _MOST_WORK:
-        detail = f"{rounds} rounds of {len(kept)} clients are too many: ask for fewer than {_MOST_WORK} in all"
+    without = set(request.without)
+    kept = [place for place, ordinal in enumerate(situation.ordinals) if ordinal not in without]
+    dearer = _WORK_OF_LABELS if spec.aggregation.weighting is Weighting.OPTIMAL else 1
+    of_a_round = (_WORK_OF_A_ROUND + len(kept)) * dearer
+    if rounds * of_a_round > _MOST_WORK:
+        detail = f"{rounds} rounds of {len(kept)} clients are too many: ask for at most {_MOST_WORK // of_a_round}"
         raise RequestRefused(ErrorCode.INVALID_REQUEST, detail)
     curve, detail = _curve(request)
     if spec.game.policy in (RewardPolicy.NONE, RewardPolicy.OWN) or not spec.privacy.noise:

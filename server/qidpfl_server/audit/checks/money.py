@@ -23,6 +23,7 @@ def audit_money(record: RoundRecord, report: Report) -> None:
         f"{record.place}: {paid} paid, {held} in escrow and {round_.kept_micro} kept are not the reward"
         f" {round_.reward_micro}",
     )
+    report.require((round_.kept_micro or 0) >= 0, f"{record.place}: more was paid than the reward")
     if round_.sums is not None:
         sums = RoundSums(
             paid_micro=paid,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TypeVar
 
-from qidpfl_shared.core.markets.design import Terms
+from qidpfl_shared.core.markets.design import MarketKind, Terms
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.mechanisms import Mechanism
 from qidpfl_shared.core.reward import RewardPolicy
@@ -270,7 +270,9 @@ class BudgetBatch(_Batch):
         largest = self._rules.cap(participant(self._task.spec, client, self._snapshot.accounts[client.client_id]))
         limit = self._snapshot.invitations[client.client_id].rho_limit
         largest = largest if limit is None else min(largest, limit)
-        if not smallest * (1 - _TOLERANCE) <= rho <= largest * (1 + _TOLERANCE):
+        # Where each budget has a price of its own, payments add up to the reward only without a tolerance.
+        slack = _TOLERANCE if self._task.spec.market is MarketKind.CONTEST else 0.0
+        if not smallest * (1 - _TOLERANCE) <= rho <= largest * (1 + slack):
             raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"rho must lie in [{smallest!r}, {largest!r}] in this round")
 
 

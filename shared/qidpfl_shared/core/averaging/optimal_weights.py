@@ -5,8 +5,9 @@ noise of update i, d·v_i/ρ_i, and g_i = h_i - P_a the gap between the label sh
 shares are released with noise, so the weights use nothing that is private.
 
 With Q = diag(a) + κ·G·Gᵀ the weights are x/Σx for the only x ≥ 0 with Q·x ≥ 1 where equality holds wherever x > 0. An
-active-set method finds it: solve Q·x = 1 on the clients in the set, exchange all clients that are on the wrong side,
-and only the last of them if that does not help, which ends for every positive definite Q.
+active-set method finds it: solve Q·x = 1 on the clients in the set, and exchange all clients that are on the wrong
+side. That takes a few steps, but may go in circles. Then a second method goes on from there: each of its steps makes
+½·xᵀQx - Σx smaller, so it ends.
 """
 
 import math
@@ -28,6 +29,8 @@ _ROUNDING = 1e-13
 # Steps with all clients on the wrong side that may fail to make them fewer.
 _FAILURES = 10
 _REFINEMENTS = 2
+# Above this residual rounding has prevented a minimum, and the labels are left out.
+_LARGEST_RESIDUAL = 1e-8
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -122,15 +125,32 @@ def optimal_weights(*, noise: Numbers, labels: LabelGaps) -> OptimalWeights:
         raise ImpossibleArgument("noise", norms, "must hold at least one update")
     # Powers of two leave the bits of all other numbers unchanged.
     unit = 2.0 ** math.frexp(float(norms.min()))[1]
-    problem = _Problem(norms / unit, np.sqrt(labels.cost / unit) * labels.rows)
-    unscaled = problem.solution()
-    weights: Vector = unscaled / math.fsum(unscaled.tolist())
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        problem = _Problem(norms / unit, np.sqrt(labels.cost / unit) * labels.rows)
+        weights = _shares(problem.solution())
+        residual = math.inf if weights is None else problem.residual(weights)
+    if weights is None or not residual <= _LARGEST_RESIDUAL:
+        # The gaps cost so much more than the noise that numbers overflow or cancel: 1e15 times as much, or more.
+        weights, residual = _least_noise(norms), math.inf
     return OptimalWeights(
         weights=weights,
         noise=math.fsum((norms * weights * weights).tolist()),
         mismatch=labels.mismatch(weights),
-        residual=problem.residual(weights),
+        residual=residual,
     )
+
+
+def _shares(unscaled: Vector) -> Vector | None:
+    """The numbers divided by their sum; None if that is not possible."""
+    total = math.fsum(unscaled.tolist()) if np.isfinite(unscaled).all() else 0.0
+    return unscaled / total if 0 < total < math.inf else None
+
+
+def _least_noise(norms: Vector) -> Vector:
+    """The weights that make the noise as small as possible."""
+    inverse = float(norms.min()) / norms
+    weights: Vector = inverse / math.fsum(inverse.tolist())
+    return weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,23 +174,54 @@ class _Problem:
     def solution(self) -> Vector:
         inside = np.ones(self.noise.size, dtype=np.bool_)
         fewest, failures = inside.size + 1, 0
-        # The single exchanges end after at most 2^n steps and in practice after a few. Rounding must not loop for ever.
-        for _ in range(50 + 10 * inside.size):
+        while True:
             clients = np.flatnonzero(inside)
             values = self._solved(clients)
             slack = self._times(clients, values) - 1.0
             wrong = ~inside & (slack < -_ROUNDING)
             wrong[clients] = values < 0
             count = int(np.count_nonzero(wrong))
-            if count == 0:
+            fewest, failures = (count, 0) if count < fewest else (fewest, failures + 1)
+            if count == 0 or failures >= _FAILURES:
                 break
-            if count < fewest:
-                fewest, failures = count, 0
-            else:
-                failures += 1
-            inside ^= wrong if failures < _FAILURES else _last_of(wrong)
+            inside ^= wrong
         found = np.zeros(inside.size)
         found[clients] = np.maximum(values, 0.0)
+        return found if count == 0 else self._descended(found)
+
+    def _descended(self, start: Vector) -> Vector:
+        """The solution, searched from these numbers, of which none is negative.
+
+        On the clients in the set each step goes towards the solution there, until the first client reaches 0 and leaves
+        the set. At such a solution the client that is most on the wrong side enters.
+        """
+        found, inside = start.copy(), start > 0
+        refused = np.zeros(inside.size, dtype=np.bool_)
+        # In practice as many steps as clients are on the wrong side.
+        for _ in range(50 + 10 * inside.size):
+            clients = np.flatnonzero(inside)
+            values = self._solved(clients)
+            falling = values <= 0
+            if not falling.any():
+                found[clients] = values
+                slack = self._times(clients, values) - 1.0
+                slack[inside | refused] = 0.0
+                entering = int(np.argmin(slack))
+                if slack[entering] >= -_ROUNDING:
+                    break
+                inside[entering] = True
+                continue
+            now = found[clients]
+            parts = np.full(clients.size, np.inf)
+            parts[falling] = now[falling] / (now[falling] - values[falling])
+            part = float(parts.min())
+            leaving = clients[parts <= part]
+            found[clients] = now + part * (values - now)
+            found[leaving] = 0.0
+            inside[leaving] = False
+            if part == 0:
+                # Rounding alone has brought it in. It must not come back for ever.
+                refused[leaving] = True
         return found
 
     def _solved(self, clients: npt.NDArray[np.intp]) -> Vector:
@@ -192,12 +243,6 @@ class _Problem:
             scales += scaled_sum(sizes, np.abs(self._columns))
         violations = np.where(weights > 0, np.abs(slopes - common), np.maximum(common - slopes, 0.0))
         return max(float((violations / scales).max()), abs(math.fsum(weights.tolist()) - 1.0))
-
-
-def _last_of(wrong: Mask) -> Mask:
-    only: Mask = np.zeros_like(wrong)
-    only[np.flatnonzero(wrong)[-1]] = True
-    return only
 
 
 class _Dense:

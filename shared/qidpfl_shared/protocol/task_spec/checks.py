@@ -124,6 +124,9 @@ def _check_market(spec: TaskParts) -> None:
             raise _refuse(ErrorCode.INCONSISTENT_SPEC, "winners belong to market auction")
         if game.winners < spec.rounds.min_clients:
             raise _refuse(ErrorCode.INCONSISTENT_SPEC, "winners is below min_clients: a round needs so many clients")
+        if game.winners <= spec.rounds.min_updates:
+            message = "winners must exceed min_updates: a single winner that declines would end the task"
+            raise _refuse(ErrorCode.INCONSISTENT_SPEC, message)
     if game.prior is not None and market is not MarketKind.MENU:
         raise _refuse(ErrorCode.INCONSISTENT_SPEC, "prior belongs to market menu")
 

@@ -167,3 +167,16 @@ def test_a_winner_sells_at_a_price_that_equals_its_value() -> None:
     )
     assert isinstance(decision, Bid) and decision.rho == 0.1
     assert decision.utility == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("base", [0.01, 0.0234567, 0.1, 0.15])
+def test_a_client_with_the_largest_value_sells_its_base_of_a_menu(base: float) -> None:
+    """It gains nothing, and rounding to micro-units costs it up to one of them."""
+    decision = decide(
+        offer=offer(total=0.85, rho_max=base * 1.2, base_rho=base),
+        spec=spec_of("menu"),
+        owner=Owner(privacy_value=1.2, rho_cap=1.0),
+        remaining_rho=1.0,
+    )
+    assert isinstance(decision, Bid) and decision.rho == pytest.approx(base)
+    assert decision.utility == pytest.approx(0, abs=1.1e-6)

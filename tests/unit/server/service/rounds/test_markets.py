@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from sqlalchemy import update
 
 from qidpfl_server.audit import audit
@@ -25,12 +26,18 @@ BOUNDS = {"privacy_value_min": 0.9, "privacy_value_max": 1.2}
 WEIGHT = 30.0
 
 
-def market(cases: UseCases, kind: str, values: tuple[float | None, ...] = VALUES, **overrides: Any) -> Any:
+def market(
+    cases: UseCases,
+    kind: str,
+    values: tuple[float | None, ...] = VALUES,
+    rounds: dict[str, Any] | None = None,
+    **overrides: Any,
+) -> Any:
     game = {"market": kind, "horizon": 2, "policy": "fixed", "fixed_reward_micro": 3_000_000} | overrides.pop(
         "game", {}
     )
     bounds = BOUNDS | overrides.pop("bounds", {})
-    task = cases.task(game=game, bounds=bounds, rounds={"expected_clients": len(values)}, **overrides)
+    task = cases.task(game=game, bounds=bounds, rounds={"expected_clients": len(values)} | (rounds or {}), **overrides)
     clients = []
     for value in values:
         client = task.stranger()
@@ -88,6 +95,7 @@ def test_an_auction_has_as_many_winners_as_it_says(cases: UseCases) -> None:
         "auction",
         (1.0, 0.95, 1.1, 1.05, 1.0),
         game={"winners": 3, "fixed_reward_micro": 10**7},
+        rounds={"min_updates": 2},
     )
     standings = [client.offer().standing.value for client in clients]
     assert standings == ["invited", "invited", "priced_out", "priced_out", "invited"]
@@ -182,6 +190,33 @@ def test_a_schedule_shapes_the_rewards_of_a_custom_policy_also_for_an_audit_with
     assert task.round().reward_micro == 3_000_000
     assert not [said for said in audit(cases.store).violations if "the plan says" in said]
     assert audit(cases.store, rules=rules).violations == []
+
+
+@pytest.mark.parametrize("kind", ["auction", "menu"])
+def test_the_audit_misses_the_limit_of_a_seller(cases: UseCases, kind: str) -> None:
+    """Without it, a larger budget and its payment would pass."""
+    task, clients = market(cases, kind)
+    play(task, clients)
+    with changed(cases, invitations, rho_limit=None):
+        assert any("the invitation is not that of the plan" in said for said in cases.violations())
+
+
+def test_no_winner_sells_more_than_its_part_not_even_by_rounding(cases: UseCases) -> None:
+    """The parts add up to the reward. With large rewards the slack of other markets would be worth micro-units."""
+    bounds = {"reward_max_micro": 10**15, "reward_total_micro": 10**15, "rho_max": 1e9}
+    task, clients = market(cases, "auction", game={"fixed_reward_micro": 3 * 10**14}, bounds=bounds)
+    winner = next(client for client in clients if client.offer().standing is Standing.INVITED)
+    with pytest.raises(RequestRefused) as caught:
+        winner.declare(1, winner.offer().rho_max * (1 + 0.9e-12))
+    assert caught.value.code is ErrorCode.OUT_OF_BOUNDS
+    play(task, clients)
+    assert task.result().kept_micro == 0
+    assert cases.violations() == []
+
+
+def test_as_many_winners_as_updates_are_refused(cases: UseCases) -> None:
+    with pytest.raises(ValidationError, match="winners must exceed min_updates"):
+        market(cases, "auction", game={"winners": 3}, rounds={"min_updates": 3, "min_clients": 3})
 
 
 @contextmanager

@@ -159,3 +159,28 @@ def test_a_factorisation_solves_its_system(seed: int, size: int) -> None:
     matrix, right = root @ root.T, rng.standard_normal(size)
     found = Factorisation.of(np.triu(matrix)).solve(right)
     np.testing.assert_allclose(matrix @ found, right, atol=1e-7)
+
+
+@pytest.mark.parametrize(("clients", "labels", "records", "rho"), [(100, 47, 30_000, 0.1), (70, 47, 30_000, 0.1)])
+@pytest.mark.parametrize("skewed", [False, True], ids=["equal noise", "a quarter with little noise"])
+def test_many_skewed_clients_with_many_labels_reach_the_minimum(
+    clients: int, labels: int, records: int, rho: float, skewed: bool
+) -> None:
+    """Exchanging all clients on the wrong side goes in circles for some of these."""
+    for seed in range(52, 64):
+        rng = np.random.default_rng(seed)
+        gaps = LabelGaps(rows=rng.dirichlet(np.full(labels, 0.1), clients) - 1 / labels, cost=5.0)
+        noise = np.full(clients, 2 * 785 * labels / (rho * records**2))
+        if skewed:
+            noise[: clients // 4] /= rng.uniform(10, 1e4, clients // 4)
+        found = optimal_weights(noise=noise, labels=gaps)
+        equal = np.full(clients, 1 / clients)
+        assert found.residual <= 1e-10
+        assert found.objective <= float(noise @ equal**2) + gaps.mismatch(equal)
+
+
+@pytest.mark.parametrize("cost", [1e15, 1e40, 1e300, 1e308])
+def test_labels_that_cost_far_more_than_noise_give_finite_weights(cost: float) -> None:
+    rows = np.random.default_rng(1).dirichlet(np.ones(10), 8) - 0.1
+    found = optimal_weights(noise=np.full(8, 1e-12), labels=LabelGaps(rows=rows, cost=cost))
+    assert np.isfinite(found.weights).all() and found.weights.sum() == pytest.approx(1)
