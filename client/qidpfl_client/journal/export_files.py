@@ -135,7 +135,7 @@ def _keyed(rows: list[Row], name: str, key: Callable[[Row], Key]) -> dict[Key, R
 
 def _table(folder: Path, name: str) -> list[Row]:
     """A table of the export, as CSV or JSON."""
-    as_csv = folder / f"{name}.csv"
-    if as_csv.exists():
-        return list(csv.DictReader(_text(as_csv).splitlines()))
-    return list(json.loads(_text(folder / f"{name}.json")))
+    as_csv, as_json = folder / f"{name}.csv", folder / f"{name}.json"
+    if as_json.exists() and not as_csv.exists():
+        return list(json.loads(_text(as_json)))
+    return list(csv.DictReader(_text(as_csv).splitlines()))

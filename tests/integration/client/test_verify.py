@@ -279,6 +279,16 @@ def _without_column(path: Path, column: str) -> None:
     _edit_csv(path, lambda rows: [row.pop(column) for row in rows])
 
 
+@pytest.mark.parametrize(
+    "name", ["model-2.safetensors", *(f"{table}.csv" for table in ("rounds", "ledgers", "budgets"))]
+)
+def test_a_missing_file_is_named(name: str, played: Path, export: Path) -> None:
+    (export / name).unlink()
+    code, said = verify(played, export)
+    word = {"model-2.safetensors": "model-N.safetensors is missing", "budgets.csv": "budgets.csv cannot be read"}
+    assert code == 1 and word.get(name, f"table {name.removesuffix('.csv')} is missing") in said
+
+
 def _rewritten(played: Path, export: Path, key: SigningKey, *, count: int | None = None) -> None:
     """Write the chain of an export again from its own facts, without the last ones, and sign it."""
     task_id = json.loads((export / "task.json").read_text())["task_id"]
