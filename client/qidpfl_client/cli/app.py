@@ -162,7 +162,8 @@ def run_command(
         enrolment = Enrolment(
             context=context,
             codes=codes,
-            open_data=own_data.PreviewedData(local, owner, progress.say, check_only=check_only),
+            open_data=own_data.PreviewedData(local, owner, progress.say),
+            check_only=check_only,
             ordinal=ordinal,
             moved=moved,
         )

@@ -201,9 +201,12 @@ def enrolment_codes(code: str | None, code_file: Path | None) -> tuple[str, ...]
         return (code.strip(),)
     assert code_file is not None
     try:
-        return tuple(code_file.read_text().split()) or ("",)
+        codes = tuple(code_file.read_text().split())
     except UnicodeDecodeError:
         raise Misconfigured(f"{code_file} does not contain an enrolment code") from None
+    if not codes:
+        raise Misconfigured(f"the file {code_file} is empty: ask the operator for an enrolment code")
+    return codes
 
 
 class Ceilings(TypedDict):

@@ -23,7 +23,8 @@ def verify_command(
 ) -> None:
     """Check an export of a task against the signed receipts of the journal. The client may run at the same time.
 
-    Prints what was compared, then `verified`. Every difference is one line, and the exit code is then 1.
+    Prints what was compared, what could not be checked, then `verified`. Every difference is one line, and the exit
+    code is then 1.
     """
     files = read_export(export)
     with Journal(journal, read_only=True) as opened:
@@ -32,6 +33,8 @@ def verify_command(
     for kind, count in check.compared.items():
         table.add_row(kind, str(count))
     Console(width=output_width()).print(table)
+    for unknown in check.not_checked:
+        print(f"not checked: {unknown}")
     for difference in check.differences:
         print(f"differs: {difference}")
     if check.differences:

@@ -4,35 +4,24 @@ The signed receipts fix what the coordinator had recorded when it made them, and
 has lost, changed or reordered any of it does not have their heads.
 """
 
-from collections import Counter
-from dataclasses import dataclass, field
+import re
 from typing import Any
 
 from qidpfl_shared.protocol.chain import digest_of_facts
+from qidpfl_shared.protocol.compatibility import spec_digest
 from qidpfl_shared.protocol.signatures import ChainPosition, WrongSignature, successors, verify_message
+from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import JournalError
-from .export_files import ExportFiles, Row
+from .export_files import ExportFiles
+from .export_tables import Digests, ExportCheck, check_models, check_tables
 from .journal import Journal, Membership
 from .receipts import KeptReceipt
 
 _CLOSED = ("round.settled", "round.void")
-# Paid, and held back.
-_NOTHING = (0.0, 0.0)
-
-
-@dataclass
-class ExportCheck:
-    """The result: what was compared, by kind, and every difference in one line."""
-
-    compared: Counter[str] = field(default_factory=Counter)
-    differences: list[str] = field(default_factory=list)
-
-    def require(self, holds: bool, difference: str, *, kind: str) -> bool:
-        self.compared[kind] += 1
-        if not holds:
-            self.differences.append(difference)
-        return holds
+_CHECKED_FILES = re.compile(
+    r"task\.json|proof\.json|(chain|rows|models)\.jsonl|(rounds|budgets|payments|ledgers)\.(csv|json)|model-\d+\.safetensors"
+)
 
 
 def check_export(journal: Journal, export: ExportFiles) -> ExportCheck:
@@ -53,14 +42,25 @@ def check_export(journal: Journal, export: ExportFiles) -> ExportCheck:
         "task.json: the task has another spec than the joined one",
         kind="task",
     )
+    fits = spec_digest(export.spec) == export.spec_digest
+    check.require(fits, "task.json: its spec does not have its digest", kind="task")
     _check_head(check, export, pinned)
-    _check_rows(check, export)
     receipts = journal.receipts.all(export.task_id)
+    models = check_models(check, export, TaskSpec.read(membership.spec).layout, _signed_models(receipts))
+    check_tables(check, export, _check_rows(check, export), models)
     for receipt in receipts:
         _check_receipt(check, export, receipt, membership, pinned)
     _check_own(check, export, receipts, membership.client_id)
     _check_payments(check, export, journal, membership.client_id)
+    check.not_checked.append("task.json: all but the spec")
+    check.not_checked += [path.name for path in export.files if not _CHECKED_FILES.fullmatch(path.name)]
     return check
+
+
+def _signed_models(receipts: list[KeptReceipt]) -> Digests:
+    """The versions of the model that the kept messages name, each with its digest."""
+    named = (receipt.facts for receipt in receipts if receipt.kind in ("announcement", "result"))
+    return {facts["model_version"]: facts["model_digest"] for facts in named if facts.get("model_digest")}
 
 
 def _check_head(check: ExportCheck, export: ExportFiles, pinned: dict[str, str]) -> None:
@@ -81,12 +81,13 @@ def _check_head(check: ExportCheck, export: ExportFiles, pinned: dict[str, str])
         check.require(True, "", kind="head")
 
 
-def _check_rows(check: ExportCheck, export: ExportFiles) -> None:
-    """The rows of every closed round have the digest in the chain, and the tables show the same."""
+def _check_rows(check: ExportCheck, export: ExportFiles) -> list[int]:
+    """The rows of every closed round have the digest in the chain. Returns the rounds of which that is true."""
     newest = {entry.subject: entry for entry in export.chain if entry.subject.startswith("round/")}
     latest = max((_round_of(subject) for subject in newest), default=0)
     # All rounds before the latest are closed, also those of a task that is older than its chain.
     closed = {subject for subject, entry in newest.items() if entry.kind in _CLOSED or _round_of(subject) < latest}
+    trusted = []
     for subject in sorted(closed | set(export.rows)):
         number = subject.removeprefix("round/")
         rows = export.rows.get(subject)
@@ -95,40 +96,13 @@ def _check_rows(check: ExportCheck, export: ExportFiles) -> None:
         entry = newest.get(subject)
         fits = entry is not None and entry.content == digest_of_facts(rows)
         if check.require(fits, f"rows.jsonl: round {number} differs from its record in the chain", kind="round"):
-            _check_tables(check, export, _round_of(subject), rows)
+            trusted.append(_round_of(subject))
+    return trusted
 
 
 def _round_of(subject: str) -> int:
     number = subject.removeprefix("round/")
     return int(number) if number.isdigit() else 0
-
-
-def _check_tables(check: ExportCheck, export: ExportFiles, number: int, rows: dict[str, list[Row]]) -> None:
-    budgets = {str(row["client_id"]): float(row["rho"]) for row in rows.get("budgets", [])}
-    paid = {str(row["client_id"]): _amounts(row, "amount_micro") for row in rows.get("payments", [])}
-    for invited in rows.get("invitations", []):
-        client_id = str(invited["client_id"])
-        shown = export.budgets.get((number, client_id))
-        place = f"round {number} of client {client_id} differs from rows.jsonl"
-        same = (
-            shown is not None
-            and _number(shown["rho"]) == budgets.get(client_id, 0.0)
-            and _amounts(shown, "payment_micro") == paid.get(client_id, _NOTHING)
-        )
-        check.require(same, f"table budgets: {place}", kind="table")
-    shown_payments = {
-        client_id: _amounts(row, "amount_micro") for (of, client_id), row in export.payments.items() if of == number
-    }
-    for client_id in sorted(set(paid) | set(shown_payments)):
-        same = paid.get(client_id, _NOTHING) == shown_payments.get(client_id, _NOTHING)
-        check.require(
-            same, f"table payments: round {number} of client {client_id} differs from rows.jsonl", kind="table"
-        )
-
-
-def _amounts(row: Row, paid: str) -> tuple[float | None, float | None]:
-    """What a client was paid, and what was held back. An earlier export has no column for the second."""
-    return _number(row[paid]), _number(row.get("escrow_micro") or 0)
 
 
 def _number(shown: Any) -> float | None:

@@ -6,7 +6,8 @@ from qidpfl_shared.protocol.messages import Profile
 from qidpfl_shared.protocol.releases import HISTOGRAM
 from qidpfl_shared.protocol.task_spec import SelectionRule, TaskSpec
 
-from ..errors import OwnerLimit
+from ..errors import JournalError, OwnerLimit
+from ..journal.entries import Membership
 from ..noise import NoiseSource
 from ..owner import Owner, lowered
 from .data_source import Learner
@@ -47,6 +48,20 @@ def check_records(*, spec: TaskSpec, learner: Learner) -> None:
         raise OwnerLimit(f"the data have {learner.size} records, the task takes at most {spec.bounds.size_max}")
     if len(learner.label_counts) != spec.workload.labels:
         raise OwnerLimit(f"the data have {len(learner.label_counts)} labels, the task {spec.workload.labels}")
+
+
+def check_learner(membership: Membership, spec: TaskSpec, learner: Learner) -> None:
+    """Refuse records that do not fit the task, or are not those of the profile that it already has."""
+    check_records(spec=spec, learner=learner)
+    if membership.profile is None or membership.fingerprint in (None, learner.fingerprint):
+        return
+    size = Profile.model_validate_json(membership.profile).size
+    # Equal counts explain nothing: then the contents differ.
+    counts = "" if size == learner.size else f": it has {size} records, and there are {learner.size}"
+    raise JournalError(
+        f"the records have changed since the profile of this task was made{counts}; take part with the records of the"
+        " profile, or in another task"
+    )
 
 
 def make_profile(*, spec: TaskSpec, owner: Owner, learner: Learner, noise: NoiseSource) -> Profile:

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.failpoints import failpoint
@@ -20,14 +20,16 @@ from qidpfl_shared.protocol.releases import HISTOGRAM, round_of
 from qidpfl_shared.protocol.task_spec import TaskSpec
 
 from ..errors import Conflict, JournalError, Misconfigured, Unauthenticated, UntrustedCoordinator
+from ..journal.entries import RecordsVersion
 from ..journal.journal import Journal, Membership, histogram_entry
 from ..journal.limits import finite
 from ..noise import CommonNoise, NoiseSource
 from ..owner import Owner, lowered
 from ..sdk.client import ModelCache, TaskApi
+from ..sdk.credentials import enrolment_code_in_words
 from .data_source import DataSource, Learner, OpenData
 from .open_rounds import OpenRounds
-from .profile import check_presentable, check_records, histogram_in_words, make_profile
+from .profile import check_learner, check_presentable, histogram_in_words, make_profile
 from .receipts import ReceiptKeeper
 from .token_rotation import settle_token
 from .verification import (
@@ -106,7 +108,8 @@ class Enrolment:
     """Joins one task with the first of the enrolment `codes` that is free, or without one with the certificate.
 
     `ordinal` is the wanted place in a testbed; with `any_ordinal` another one will do if it is taken. `moved` allows
-    the coordinator to have another address than before.
+    the coordinator to have another address than before. `check_only` ends the program once all checks have passed,
+    before anything is stored or sent.
     """
 
     context: ClientContext
@@ -115,6 +118,7 @@ class Enrolment:
     ordinal: int | None = None
     any_ordinal: bool = False
     moved: bool = False
+    check_only: bool = False
 
     def join(self) -> TaskSession:
         """Join the task. The caller may repeat this after any failure.
@@ -134,6 +138,8 @@ class Enrolment:
         membership = self._known_membership() or self._read_task()
         spec = TaskSpec.read(membership.spec)
         data = self._checked_data(membership, spec)
+        if self.check_only:
+            self._end_of_checks(membership, data)
         limit = context.account(spec).lifetime_rho
         membership = replace(membership, lifetime_rho=finite(limit), server=context.api.server)
         context.journal.limits.keep_first(context.owner.lifetime_rho)
@@ -152,6 +158,18 @@ class Enrolment:
         context.report(f"client {membership.ordinal} takes part with {learner.size} records")
         self._report_short_budget(spec)
         return TaskSession(spec=spec, ordinal=membership.ordinal, profile=profile, learner=learner)
+
+    def _end_of_checks(self, membership: Membership, data: DataSource) -> NoReturn:
+        """Say what joining would say of the journal, and stop."""
+        ordinal, context = membership.ordinal if membership.ordinal is not None else self.ordinal, self.context
+        learner, known = data.learner(ordinal or 0), context.journal.records()
+        if known and known[-1].fingerprint != learner.fingerprint:
+            self._report_change(known[-1], learner)
+        context.report(
+            f"checked only, against {context.journal.path} too: nothing was sent; start again without --check-only to"
+            " take part"
+        )
+        raise SystemExit(0)
 
     def _report_short_budget(self, spec: TaskSpec) -> None:
         """Say at the start if the owner's limits end before the task does."""
@@ -174,7 +192,8 @@ class Enrolment:
 
     def _read_task(self) -> Membership:
         api = self.context.api
-        view = api.task(code=self.codes[0] if self.codes else None)
+        with enrolment_code_in_words() if self.codes else nullcontext():
+            view = api.task(code=self.codes[0] if self.codes else None)
         check_spec(spec=view.spec, digest=view.spec_digest)
         return Membership(
             task_id=api.task_id,
@@ -197,7 +216,7 @@ class Enrolment:
         check_claim(claimed=data.claimed, accept_unproven=owner.accept_unproven)
         ordinal = membership.ordinal if membership.ordinal is not None else self.ordinal
         if ordinal is not None or spec.workload.partition is None:
-            _check_learner(membership, spec, data.learner(ordinal or 0))
+            check_learner(membership, spec, data.learner(ordinal or 0))
         return data
 
     def _enrolled(self, membership: Membership) -> Membership:
@@ -252,7 +271,8 @@ class Enrolment:
             except Conflict as error:
                 if error.code is not ErrorCode.CODE_USED:
                     raise
-        return self.context.api.enrol(code=self.codes[-1], key=key, ordinal=ordinal)
+        with enrolment_code_in_words():
+            return self.context.api.enrol(code=self.codes[-1], key=key, ordinal=ordinal)
 
     def _require_no_profile(self) -> None:
         """Refuse to make a second profile where the coordinator already has one that the journal does not know."""
@@ -285,14 +305,17 @@ class Enrolment:
 
     def _bind(self, learner: Learner) -> None:
         """Tell the journal which records are used. Changed records continue the same account."""
-        context = self.context
-        earlier = context.journal.bind(learner.fingerprint, learner.size)
+        earlier = self.context.journal.bind(learner.fingerprint, learner.size)
         if earlier is not None:
-            then = "" if earlier.size is None else f" ({earlier.size} then, {learner.size} now)"
-            context.report(
-                f"the records have changed since this journal was last used{then}: all of them count as having spent"
-                f" what the journal has spent, rho {context.journal.account().spent_rho:.4g}"
-            )
+            self._report_change(earlier, learner)
+
+    def _report_change(self, earlier: RecordsVersion, learner: Learner) -> None:
+        then = "" if earlier.size is None else f" ({earlier.size} then, {learner.size} now)"
+        self.context.report(
+            f"the records have changed since this journal was last used{then}: all of them count as having spent"
+            f" what the journal has spent, rho {self.context.journal.account().spent_rho:.4g}; if these are another"
+            " owner's records, use another --journal"
+        )
 
     def _send_profile(self) -> Profile:
         """Send the profile of the journal, for the first time or again."""
@@ -369,15 +392,3 @@ class Enrolment:
             if entry.state is SpendState.RESERVED and (over_lifetime or entry.rho > context.owner.rho_cap):
                 context.journal.free(task_id, entry.release)
                 context.report(f"{entry.release}: rho {entry.rho:.4g} is above the limits of this run; nothing is sent")
-
-
-def _check_learner(membership: Membership, spec: TaskSpec, learner: Learner) -> None:
-    """Refuse records that do not fit the task, or are not those of the profile that it already has."""
-    check_records(spec=spec, learner=learner)
-    if membership.profile is None or membership.fingerprint in (None, learner.fingerprint):
-        return
-    size = Profile.model_validate_json(membership.profile).size
-    raise JournalError(
-        f"the records have changed since the profile of this task was made: it has {size} records, and there are"
-        f" {learner.size}; take part with the records of the profile, or in another task"
-    )

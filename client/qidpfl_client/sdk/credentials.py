@@ -1,12 +1,30 @@
 """Enrolment codes, ids, keys and tokens, checked before the client sends anything."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pydantic import ValidationError
 
+from qidpfl_shared.protocol.errors import ErrorCode
 from qidpfl_shared.protocol.messages import EnrolRequest
 
-from ..errors import Misconfigured
+from ..errors import Conflict, Misconfigured, Unauthenticated
+
+
+@contextmanager
+def enrolment_code_in_words() -> Iterator[None]:
+    """Say in the errors of a call with an enrolment code what is wrong with it, and what to do."""
+    try:
+        yield
+    except Unauthenticated as error:
+        detail = "the enrolment code is wrong, or was revoked: ask the operator for another"
+        raise Unauthenticated(code=error.code, status=error.status, detail=detail) from error
+    except Conflict as error:
+        if error.code is not ErrorCode.CODE_USED:
+            raise
+        detail = "ask the operator for another, or use the journal with which it was used"
+        raise Conflict(code=error.code, status=error.status, detail=detail) from error
 
 
 def split_code(code: str) -> tuple[str, str]:

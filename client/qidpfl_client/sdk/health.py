@@ -8,7 +8,7 @@ from qidpfl_shared.protocol.errors import one_line
 
 from ..errors import NoTrustedConnection, Unreachable
 from .connection import connect
-from .tls import TlsFiles, tls_problem
+from .tls import TlsFiles, next_step, tls_problem
 
 _TIMEOUT_S = 10.0
 
@@ -32,5 +32,7 @@ def ask_health(server: str, *, insecure: bool = False, tls: TlsFiles | None = No
         except httpx.HTTPError as error:
             if (problem := tls_problem(error)) is not None:
                 raise NoTrustedConnection(f"{server}: {problem}") from error
-            raise Unreachable(f"{server} does not answer: {one_line(str(error))[:200]}") from error
+            raise Unreachable(
+                f"{server} does not answer: {one_line(str(error))[:200]}{next_step(error, server)}"
+            ) from error
         return HealthAnswer(answer.status_code, answer.headers.get("Date"))

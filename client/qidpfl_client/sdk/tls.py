@@ -68,10 +68,22 @@ def tls_problem(error: BaseException) -> str | None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             reason = getattr(cause, "verify_message", cause)
             return (
-                f"its certificate does not verify ({reason}): name the CA that has signed it with --ca-file FILE.pem,"
+                f"its certificate does not verify ({reason}): name the CA that has signed it with --server-ca FILE.pem,"
                 " or use the name for which it was made"
             )
         if isinstance(cause, ssl.SSLError) and cause.reason in _NOT_TLS:
             return "there is no TLS at this port: the coordinator speaks plain http; use http://, or start it with TLS"
         cause = cause.__cause__ or cause.__context__
     return None
+
+
+def next_step(error: BaseException, address: str) -> str:
+    """What to look at when a coordinator has never answered: a text in brackets, or nothing."""
+    if isinstance(error, httpx.ConnectError):
+        return " (is the coordinator running, and is the address right?)"
+    # The other side has taken the connection and closed it.
+    if not isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+        return ""
+    if address.startswith("https:"):
+        return " (it may require a certificate of this client: --client-cert)"
+    return " (this port may speak https: use https://)"

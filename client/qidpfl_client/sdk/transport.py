@@ -33,7 +33,7 @@ from .connection import TIMEOUT_S, CoordinatorClient
 from .deadlines import TOO_SLOW, call_deadline, deadline_is_over
 from .direct import DirectTransport, Timeouts, TooLong, Waiting
 from .retries import NO_RETRIES, Retries, retry_after_s
-from .tls import tls_problem
+from .tls import next_step, tls_problem
 
 # The slowest accepted transfer: a call must end within the timeout plus its bytes, sent and received, at this rate.
 _SLOWEST_BYTES_PER_S = 16 << 10
@@ -121,13 +121,16 @@ class Channel:
         self._headers = [*http.headers.items()]
         usual = {**http.headers, "accept-encoding": "identity"}
         self._usual_lines = [(name.lower(), f"{name}: {value}") for name, value in usual.items()]
+        self._has_answered = False
         self._waiting: Waiting = http.waiting if isinstance(http, CoordinatorClient) else nullcontext
 
     def send(self, call: Call) -> ApiResponse:
         """The answer, after the retries that the call allows."""
         with self._unreachable(), client_span(call.method, call.path, self.where):
             retries = self.retries if call.repeatable else NO_RETRIES
-            return retries.run(lambda: self._once(call), waiting=self._waiting)
+            answer = retries.run(lambda: self._once(call), waiting=self._waiting)
+            self._has_answered = True
+            return answer
 
     def open(self, call: Call) -> httpx.Response:
         """The answer before its body is read. The caller closes it. The deadline covers only the headers."""
@@ -147,7 +150,9 @@ class Channel:
             if (problem := tls_problem(error)) is not None:
                 raise NoTrustedConnection(f"{self.where}: {problem}") from error
             reason = one_line(str(error))[:200] or type(error).__name__
-            raise Unreachable(f"{self.where} does not answer: {reason}") from error
+            # Later the address and the certificates are known to be right.
+            hint = "" if self._has_answered else next_step(error, self.where)
+            raise Unreachable(f"{self.where} does not answer: {reason}{hint}") from error
 
     def _once(self, call: Call) -> ApiResponse:
         # Looked up for each call: tests and testbeds replace the transport.

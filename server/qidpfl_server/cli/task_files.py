@@ -18,7 +18,7 @@ from ..plugins.own_models import DescribedModel, check_held_out, describe_model,
 from ..plugins.rules import RuleRegistry
 from ..store.store import Store
 from .options import guarded
-from .task_template import Answers, Column, parse_columns, parse_image, rendered
+from .task_template import LIFETIME_RHO, Answers, Column, parse_columns, parse_image, rendered
 
 Answer = TypeVar("Answer")
 _FEATURES = "the columns, with commas: age=0:110,sex=f|m; or the size of images: 28x28"
@@ -73,6 +73,14 @@ def say_how_to_serve(spec: TaskSpec, model: str | None, held_out: Path | None) -
         f"note: give each owner one code; it runs qidpfl-client run --server URL --code-file CODE --data FILE{own}",
         file=sys.stderr,
     )
+    horizon, rho_max = spec.game.horizon, spec.bounds.rho_max
+    if spec.privacy.noise and horizon * rho_max > LIFETIME_RHO:
+        print(
+            f"note: {horizon} rounds at rho_max {rho_max:g} are rho {horizon * rho_max:.3g}, and an owner without"
+            f" --lifetime-rho spends {LIFETIME_RHO:g} in all: at rho_max it stops after {int(LIFETIME_RHO / rho_max)}"
+            " rounds. Lower horizon or rho_max, or agree on a limit",
+            file=sys.stderr,
+        )
 
 
 def held_out_files(given: list[str]) -> dict[str, Path]:

@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from ..errors import CoordinatorError
 from ..plugins.own_models import name_in_task
 
+# What a client spends over the life of its records if its owner sets no limit, and what a new task file uses of it. The
+# rest is for the label histogram.
+LIFETIME_RHO = 0.2
+_USED_RHO = 0.16
+
 Column = tuple[str, tuple[float, float] | tuple[str, ...]]
 
 
@@ -67,9 +72,10 @@ def rendered(answers: Answers) -> str:
 
 
 def _head(answers: Answers) -> str:
+    model = f" --model {answers.network}" if ":" in answers.network else ""
     return f"""\
 # A federated task on the owners' own data. Create it with
-#     qidpfl-server tasks create {answers.name} --file {answers.name}.toml
+#     qidpfl-server tasks create {answers.name} --file {answers.name}.toml{model}
 # The tables have the structure of the spec (docs/operator-api.md); values that are left out are the defaults.
 # A task never changes after it is created, and every owner pins the digest of its spec.
 """
@@ -137,7 +143,7 @@ channels = {channels}
 def _rest(answers: Answers) -> str:
     return f"""\
 [game]
-horizon = {answers.rounds}  # rounds
+horizon = {answers.rounds}  # rounds; if you change it, divide rho_max below by the same factor
 
 [rounds]
 expected_clients = {answers.owners}  # training starts when so many owners are ready
@@ -158,9 +164,11 @@ momentum = 0.8
 # Money is in micro-units: 1_000_000 is one unit.
 [bounds]
 reward_max_micro = 100_000_000  # the most that a round may pay
-reward_total_micro = {100_000_000 * answers.rounds}  # the most that the task may pay
-rho_max = {0.16 / answers.rounds:.6g}  # the most privacy that an owner can sell in a round (zCDP)
-rho_min = {0.16 / answers.rounds / 1000:.6g}
+reward_total_micro = {100_000_000 * answers.rounds:_}  # the most that the task may pay
+# The most privacy that an owner can sell in a round (zCDP). Keep horizon * rho_max at {_USED_RHO:g} or below: without
+# --lifetime-rho, an owner spends {LIFETIME_RHO:g} in all tasks together, label histograms included.
+rho_max = {_USED_RHO / answers.rounds:.6g}
+rho_min = {_USED_RHO / answers.rounds / 1000:.6g}
 """
 
 

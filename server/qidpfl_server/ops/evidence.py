@@ -1,7 +1,8 @@
-"""The part of an export with which others check it: the chain of the task, the rows of closed rounds, the signed head.
+"""The part of an export with which others check it: the chain of the task, the rows that it covers, the signed head.
 
-`qidpfl-client verify` and `qidpfl-server audit --head` read these files. The rows hold nothing that the tables of the
-export do not hold too.
+`qidpfl-client verify` and `qidpfl-server audit --head` read these files. The rows of rounds hold nothing that the
+tables of the export do not hold too. The rows of models and of late evaluations have a file of their own, because
+earlier clients take every line of `rows.jsonl` for a round.
 """
 
 import json
@@ -17,10 +18,10 @@ from qidpfl_shared.protocol.messages import RoundState
 from qidpfl_shared.protocol.signatures import ChainHead, ChainPosition
 
 from ..errors import CoordinatorError
-from ..store.guarded import round_rows, round_subject
+from ..store.guarded import evaluation_row, evaluation_subject, model_rows, round_rows, round_subject
 from ..store.transaction import Transaction
 
-CHAIN_FILE, ROWS_FILE, PROOF_FILE = "chain.jsonl", "rows.jsonl", "proof.json"
+CHAIN_FILE, ROWS_FILE, MODELS_FILE, PROOF_FILE = "chain.jsonl", "rows.jsonl", "models.jsonl", "proof.json"
 _HEAD = re.compile(r"(?P<task_id>[0-9a-f]{1,64}|store)=(?P<sequence>[0-9]{1,15}):(?P<head>[0-9a-f]{64})")
 
 
@@ -34,6 +35,7 @@ def evidence_files(tx: Transaction, task_id: str) -> dict[str, bytes]:
     return {
         CHAIN_FILE: _lines(asdict(entry) for entry in tx.chain.entries(task_id)),
         ROWS_FILE: _lines(_closed_rounds(tx, task_id)),
+        MODELS_FILE: _lines(_models_and_evaluations(tx, task_id)),
         PROOF_FILE: f"{json.dumps(proof, indent=2)}\n".encode(),
     }
 
@@ -43,6 +45,15 @@ def _closed_rounds(tx: Transaction, task_id: str) -> Iterator[dict[str, Any]]:
         if round_.state is not RoundState.OPEN:
             rows = round_rows(tx.connection, task_id, round_.round_number)
             yield {"subject": round_subject(round_.round_number), "rows": rows}
+
+
+def _models_and_evaluations(tx: Transaction, task_id: str) -> Iterator[dict[str, Any]]:
+    for subject, row in model_rows(tx.connection, task_id):
+        yield {"subject": subject, "row": row}
+    for round_ in tx.rounds.of_task(task_id):
+        evaluated = evaluation_row(tx.connection, task_id, round_.round_number)
+        if evaluated is not None:
+            yield {"subject": evaluation_subject(round_.round_number), "row": evaluated}
 
 
 def _lines(values: Iterator[dict[str, Any]]) -> bytes:

@@ -123,7 +123,11 @@ def create_task(
     """
     task_id = task_id or new_id()
     if tx.tasks.by_name(name) is not None:
-        raise RequestRefused(ErrorCode.TASK_EXISTS, f"there is already a task named {name!r}")
+        raise RequestRefused(
+            ErrorCode.TASK_EXISTS,
+            f"there is already a task named {name!r}: take another name, make new codes for it (`qidpfl-server tasks"
+            " codes NAME --new 3`), or delete it once it has ended (`tasks delete`)",
+        )
     if tx.tasks.get(name) is not None:
         raise RequestRefused(ErrorCode.TASK_EXISTS, f"{name!r} is the id of another task")
     task = Task(

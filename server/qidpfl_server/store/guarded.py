@@ -137,12 +137,20 @@ def client_facts(connection: Connection, *where: Any) -> Iterator[tuple[str, Fac
         yield row.task_id, Fact(f"client.{row.state}", client_subject(row.client_id), content)
 
 
-def model_facts(connection: Connection, task_id: str, versions: Collection[int] | None = None) -> Iterator[Fact]:
+def model_rows(
+    connection: Connection, task_id: str, versions: Collection[int] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The versions of the model: for each its subject, and all columns of its row that are not null."""
     query = select(models).where(models.c.task_id == task_id).order_by(models.c.version)
     if versions is not None:
         query = query.where(models.c.version.in_(versions))
     for row in connection.execute(query):
-        yield model_fact(row._asdict())
+        yield f"model/{row.version}", row_facts(row._asdict())
+
+
+def model_facts(connection: Connection, task_id: str, versions: Collection[int] | None = None) -> Iterator[Fact]:
+    for subject, row in model_rows(connection, task_id, versions):
+        yield Fact("model", subject, digest_of_facts(row))
 
 
 def model_fact(row: Mapping[str, Any]) -> Fact:

@@ -129,6 +129,12 @@ def test_a_wrong_secret_is_one_line_that_does_not_show_it(run: Run, codes: dict[
     assert "missing, wrong or revoked" in line and "a-wrong-secret" not in line
 
 
+def test_an_empty_code_file_is_called_empty(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "nothing").write_text("\n")
+    said = failed_with(run(**{"code": "", "code-file": str(tmp_path / "nothing")}))
+    assert "nothing is empty: ask the operator for an enrolment code" in said
+
+
 def test_a_file_that_is_not_an_enrolment_code_is_reported_in_one_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     assert "does not contain an enrolment code" in failed_with(

@@ -53,10 +53,38 @@ def test_a_certificate_that_does_not_verify_is_not_retried_and_names_the_option(
     with Coordinator(tmp_path / "state", arguments=files) as secure:
         url = secure.url
         line, took = run("--server", url, "--first-contact", "600", folder=tmp_path)
-        assert "its certificate does not verify" in line and "--ca-file FILE.pem" in line and took < 60
+        assert "its certificate does not verify" in line and "--server-ca FILE.pem" in line and took < 60
         # With the CA the coordinator answers, and only the code is wrong.
         line, _ = run("--server", url, "--ca-file", str(authority.file), folder=tmp_path)
         assert "missing, wrong or revoked" in line
+        assert "the enrolment code is wrong, or was revoked: ask the operator for another" in line
+
+
+def test_a_port_with_tls_is_named_to_a_client_that_speaks_http(tmp_path: Path) -> None:
+    made = Authority(tmp_path, "ca").server("coordinator")
+    files = ("--tls-cert", str(made.certificate), "--tls-key", str(made.key))
+    with Coordinator(tmp_path / "state", arguments=files) as secure:
+        url = secure.url.replace("https://", "http://")
+        said = first_failure("--server", url, folder=tmp_path)
+    assert said.endswith("(this port may speak https: use https://)")
+
+
+def test_a_missing_client_certificate_is_named(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    made = authority.server("coordinator")
+    files = ("--tls-cert", str(made.certificate), "--tls-key", str(made.key))
+    required = ("--tls-client-ca", str(authority.file), "--tls-client-certs", "required")
+    with Coordinator(tmp_path / "state", arguments=(*files, *required)) as secure:
+        said = first_failure("--server", secure.url, "--server-ca", str(authority.file), folder=tmp_path)
+    assert said.endswith("(it may require a certificate of this client: --client-cert)")
+
+
+def first_failure(*arguments: str, folder: Path) -> str:
+    """The last line of `run` that tries only for a moment."""
+    given = ["run", "--code", CODE, "--journal", str(folder / "journal.sqlite"), "--first-contact", "0", *arguments]
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code == 1
+    return done.stderr.splitlines()[-1]
 
 
 def test_a_ledger_without_a_journal_says_who_makes_one(tmp_path: Path) -> None:

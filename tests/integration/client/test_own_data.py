@@ -153,7 +153,8 @@ def test_a_check_shows_what_would_be_sent_and_sends_nothing(run: Run, tmp_path: 
     assert "note: you have no record of garage" in result.stderr
     assert "will be sent: the number of records" in result.stderr and "12 numbers" in result.stderr
     assert "will not be sent: records" in result.stderr
-    assert "checked only: nothing was sent" in result.stderr
+    assert "checked only, against " in result.stderr and "nothing was sent" in result.stderr
+    assert not (tmp_path / "qidpfl-journal.sqlite").exists()
 
 
 def test_a_table_comes_through_a_pipe(coordinator: Coordinator, codes: dict[str, str], tmp_path: Path) -> None:

@@ -137,13 +137,20 @@ def test_records_that_grow_share_one_account(owner: DataOwner) -> None:
         assert owner.run(first).returncode == 0
         assert "the records have changed" not in owner.run(first).stderr
         # The profile of this task has the old size.
+        line = owner.refused(owner.run(first, "--all-records", "--check-only"))
+        assert "the records have changed since the profile of this task was made: it has 125 records" in line
         line = owner.refused(owner.run(first, "--all-records"))
         assert "the records have changed since the profile of this task was made: it has 125 records" in line
     with serving(HostileCoordinator(spec=greedy(), lies=OFFERS, task_id="another")) as second:
+        before = owner.entries
+        checked = owner.run(second, "--all-records", "--check-only")
+        assert checked.returncode == 0 and "(125 then, 1437 now)" in checked.stderr and "checked only" in checked.stderr
+        assert second.enrolled == 0 and owner.entries == before
         ended = owner.run(second, "--all-records")
     assert ended.returncode == 0, ended.stderr
     (line,) = [line for line in ended.stderr.splitlines() if "the records have changed" in line]
     assert "(125 then, 1437 now): all of them count as having spent what the journal has spent, rho 0.07" in line
+    assert "if these are another owner's records, use another --journal" in line
     within_the_ceilings(owner, first, second)
     with Journal(owner.folder / DEFAULT_PATH, read_only=True) as journal:
         assert [version.size for version in journal.records()] == [125, 1437]

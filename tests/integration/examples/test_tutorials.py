@@ -22,7 +22,7 @@ def test_three_hospitals_train_as_it_is_printed(tmp_path: Path) -> None:
     for hospital, records in HOSPITALS.items():
         assert f"takes part with {records} records" in said[hospital]
         assert "the task is finished: horizon_reached" in said[hospital]
-    assert "checked only: nothing was sent" in said["city"]
+    assert "checked only" in said["city"]
     assert "verified" in said["city"]
     assert "0 violated" in said["operator"]
     with (federation / "operator" / "results" / "rounds.csv").open() as file:

@@ -1,6 +1,6 @@
 """`read_own_data`: find out the form of a file or folder, and read all of its records."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +39,25 @@ class OwnRecords:
     notes: tuple[str, ...]
 
 
+class _Renamed(Mapping[str, str]):
+    """The task's names of the owner's columns, and which of them no file has had so far."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+        self.unmet = set(names)
+
+    def __getitem__(self, own: str) -> str:
+        name = self._names[own]
+        self.unmet.discard(own)
+        return name
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 def read_own_data(files: OwnFiles, spec: DataSpec) -> OwnRecords:
     """Read and check all records. Raises `DataMissing` or `DataMismatch` with one line that says what to do."""
     try:
@@ -51,17 +70,23 @@ def read_own_data(files: OwnFiles, spec: DataSpec) -> OwnRecords:
 
 
 def _read(files: OwnFiles, spec: DataSpec) -> OwnRecords:
-    path = files.path
+    path, renamed = files.path, _Renamed(files.columns)
     labels = LabelReader(spec.label, files.labels)
     reader = TableReader(spec, labels) if spec.image is None else ImageReader(spec, labels)
     unused: list[str] = []
     if path.is_dir() and is_saved_data_set(path):
-        unused = read_saved_data_set(path, reader, files.columns)
+        unused = read_saved_data_set(path, reader, renamed)
     elif path.is_dir() and isinstance(reader, ImageReader) and _has_image_folders(path):
         unused = read_image_folder(path, reader)
     else:
         for file in _files_of(path):
-            unused += _read_file(file, reader, spec, files.columns)
+            unused += _read_file(file, reader, spec, renamed)
+    if renamed.unmet:
+        own = min(renamed.unmet)
+        raise DataMismatch(
+            f"--column {own}={files.columns[own]}: {shown_name(path)} has no column {own!r};"
+            " leave it out, or correct it"
+        )
     records, notes = reader.finish(shown_name(path))
     if unused:
         kind = "columns" if isinstance(reader, TableReader) else "files or columns"

@@ -30,7 +30,7 @@ def test_export_writes_tables_whose_money_adds_up_and_the_newest_model(finished:
     out = tmp_path / "out"
     *printed, _, head = output("export", "done", "--out", out, "--state-dir", finished).split()
     tables = {f"{name}.csv" for name in ("rounds", "clients", "budgets", "payments", "ledgers")}
-    evidence = {"chain.jsonl", "rows.jsonl", "proof.json"}
+    evidence = {"chain.jsonl", "rows.jsonl", "models.jsonl", "proof.json"}
     assert files(out) == {"task.json", "model-2.safetensors"} | tables | evidence
     assert files(out) == {Path(path).name for path in printed}
     assert {stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()} == {0o600}

@@ -144,7 +144,8 @@ def test_a_second_task_of_the_same_name_is_refused(tmp_path: Path) -> None:
     create(tmp_path, "same")
     done = server_command("tasks", "create", "same", "--preset", "digits", "--state-dir", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "qidpfl-server: task_exists: there is already a task named 'same'\n"
+    assert done.stderr.startswith("qidpfl-server: task_exists: there is already a task named 'same': take another name")
+    assert "tasks codes NAME --new 3" in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

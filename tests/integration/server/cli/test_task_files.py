@@ -46,6 +46,20 @@ def test_init_asks_on_a_terminal_until_every_answer_is_possible(tmp_path: Path) 
     assert spec["data"]["label"]["names"] == ["home", "ward"]  # type: ignore[index]
 
 
+def test_rounds_that_no_owner_can_sell_are_a_note(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    output("tasks", "init", file, *TABLE)
+    made = server_command("tasks", "create", "fits", "--file", file, "--state-dir", tmp_path / "state")
+    assert made.returncode == 0 and "lifetime" not in made.stderr
+    file.write_text(file.read_text().replace("horizon = 20 ", "horizon = 200 "))
+    made = server_command("tasks", "create", "mine", "--file", file, "--state-dir", tmp_path / "state")
+    assert made.returncode == 0
+    assert (
+        "note: 200 rounds at rho_max 0.008 are rho 1.6, and an owner without --lifetime-rho spends 0.2" in made.stderr
+    )
+    assert "it stops after 25 rounds" in made.stderr
+
+
 @pytest.mark.parametrize(
     ("answers", "labels"),
     [
@@ -62,7 +76,7 @@ def test_what_init_writes_can_be_created(tmp_path: Path, answers: tuple[str, ...
     file = tmp_path / "mine.toml"
     said = output("tasks", "init", file, *answers)
     assert f"qidpfl-server tasks create mine --file {file}" in said
-    assert file.read_text().count("#") > 10
+    assert file.read_text().count("#") > 10 and "reward_total_micro = 2_000_000_000 " in file.read_text()
     spec = created(tmp_path / "state", file)
     assert isinstance(spec["workload"], dict) and spec["workload"]["labels"] == labels
     assert spec["workload"]["partition"] is None

@@ -76,10 +76,20 @@ def test_a_call_fails_after_all_attempts(name: str) -> None:
     silent, busy = Scripted(httpx.ConnectError("[Errno 111]\nrefused")), Scripted(problem(ErrorCode.STORE_BUSY))
     with pytest.raises(Unreachable) as caught:
         call(silent.task())
-    assert str(caught.value) == "https://coordinator.test does not answer: [Errno 111] refused"
+    said = "https://coordinator.test does not answer: [Errno 111] refused"
+    assert str(caught.value) == f"{said} (is the coordinator running, and is the address right?)"
     with pytest.raises(Unavailable):
         call(busy.task())
     assert len(silent.requests) == len(busy.requests) == AT_ONCE.attempts
+
+
+def test_a_coordinator_that_has_answered_needs_no_hint() -> None:
+    call, answer = HARMLESS[next(iter(HARMLESS))]
+    coordinator = Scripted(answer, httpx.RemoteProtocolError("server disconnected"))
+    task = coordinator.task()
+    call(task)
+    with pytest.raises(Unreachable, match=r"server disconnected$"):
+        call(task)
 
 
 @pytest.mark.parametrize("code", [code for code in ErrorCode if code.status not in (408, 429, 500, 503, 507)], ids=str)

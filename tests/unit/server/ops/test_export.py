@@ -37,7 +37,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_the_money_of_the_tables_adds_up_and_the_newest_model_is_exported(cases: UseCases, tmp_path: Path) -> None:
     task, out = finished(cases), tmp_path / "out"
     written = write_export(read_export(cases.store, task.task_id), out, TableFormat.CSV)
-    evidence = {"chain.jsonl", "rows.jsonl", "proof.json"}
+    evidence = {"chain.jsonl", "rows.jsonl", "models.jsonl", "proof.json"}
     names = {"task.json", "model-2.safetensors", *(f"{name}.csv" for name in TABLES)} | evidence
     assert {path.name for path in out.iterdir()} == {path.name for path in written} == names
     shapes = {name: tensor.shape for name, tensor in load_file(out / "model-2.safetensors").items()}

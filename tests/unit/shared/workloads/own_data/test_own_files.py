@@ -163,6 +163,8 @@ def test_wrong_columns_are_one_line_with_those_that_are_there(tmp_path: Path) ->
     path = csv_file(tmp_path, "years,sex,outcome\n1,f,home\n")
     assert "lacks the column age; it has years, sex, outcome" in refusal(path)
     assert len(read(path, columns={"years": "age"}).records) == 1
+    unknown = "--column year=age: mine.csv has no column 'year'; leave it out, or correct it"
+    assert unknown in refusal(path, columns={"years": "age", "year": "age"})
 
 
 @pytest.mark.parametrize(
