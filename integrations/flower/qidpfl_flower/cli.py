@@ -200,7 +200,8 @@ def run_command(
         enrolment = Enrolment(
             context=context,
             codes=codes,
-            open_data=own_data.PreviewedData(opens, owner, progress.say, check_only=check_only),
+            open_data=own_data.PreviewedData(opens, owner, progress.say),
+            check_only=check_only,
             moved=moved,
         )
         end = run_until_finished(enrolment, patience_s=patience, first_contact_s=first_contact, slots=not no_slots)
