@@ -122,7 +122,8 @@ def test_every_market_pays_exactly_after_a_kill(
         # All clients win the auction: it is no fault of a loser that it is not paid.
         game = {"market": market} | ({"winners": CLIENTS} if market == "auction" else {})
         bounds = {"privacy_value_min": 0.9, "privacy_value_max": 1.1}
-        clients = gather(coordinator, game=game, bounds=bounds)
+        # An auction must not end because one winner declines.
+        clients = gather(coordinator, game=game, bounds=bounds, rounds={"min_updates": CLIENTS - 1})
         if market == "menu":
             for client in clients:
                 client.privacy_value = None
@@ -198,6 +199,7 @@ def gather() -> Iterator[Gather]:
 
         def gathered(coordinator: Coordinator, **overrides: Any) -> list[ScriptedClient]:
             rounds = NO_TIMEOUTS | {"expected_clients": CLIENTS, "min_clients": CLIENTS, "min_updates": CLIENTS}
+            rounds |= overrides.pop("rounds", {})
             game = {"horizon": HORIZON} | overrides.pop("game", {})
             task_id, code = coordinator.create_task(game=game, rounds=rounds, **overrides)
             keys = [f"the-key-of-client-{n}" for n in range(CLIENTS)]

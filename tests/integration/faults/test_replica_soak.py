@@ -90,13 +90,13 @@ class Replicas:
         self.faults[kind] += 1
         if kind == "kill":
             victim.kill()
-            victim.start()
+            restarted(victim)
         elif kind == "stop":
             # A process that is paused handles the signal when it goes on.
             os.kill(victim.process.pid, signal.SIGCONT)
             victim.url = ""
             assert victim.stop() == 0
-            victim.start()
+            restarted(victim)
         elif kind == "pause":
             self.pause(victim.process.pid, self.rng.uniform(self.longest_pause_s / 3, self.longest_pause_s))
         else:
@@ -144,12 +144,25 @@ def own_objects(tmp_path: Path) -> Iterator[SeaweedFS]:
     objects.kill()
 
 
+def restarted(coordinator: Coordinator) -> None:
+    """Start a coordinator as a supervisor does: again, if it ends because what it depends on is away."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            coordinator.start()
+            return
+        except RuntimeError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
 def pid_of(objects: SeaweedFS) -> int:
     assert objects.process is not None
     return objects.process.pid
 
 
-def restarted(objects: SeaweedFS) -> None:
+def killed_and_started(objects: SeaweedFS) -> None:
     objects.kill()
     objects.start()
 
@@ -197,7 +210,7 @@ def test_replicas_lose_nothing_and_settle_nothing_twice(
             longest_pause_s=longest_pause_s,
         )
         replicas.outages |= {
-            "objects_killed": lambda: restarted(own_objects),
+            "objects_killed": lambda: killed_and_started(own_objects),
             "objects_paused": lambda: replicas.pause(pid_of(own_objects), longest_pause_s),
         }
         start = time.monotonic()
