@@ -91,7 +91,7 @@ def _values(tables: Tables, about: About, drawn: tuple[Picture, ...], found: tup
 def overview_cell(claim: Claim, outcome: Outcome | None) -> str:
     """The effect beside a verdict in the overview. Only claims with one comparison have one.
 
-    An effect that is not decided is shown by its interval, so that nobody reads its mean as a fact.
+    An effect that is not decided is shown by its interval: its mean is not a fact.
     """
     if outcome is None or len(claim.comparisons) > 1:
         return ""

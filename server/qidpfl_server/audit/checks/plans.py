@@ -5,12 +5,11 @@ from dataclasses import replace
 
 from qidpfl_shared.core.arguments import Vector
 from qidpfl_shared.core.custom_rules import CustomReward, CustomRuleFailed, PastRound
-from qidpfl_shared.core.markets.design import MarketKind
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.planning import PlanStatus, RoundPlan, Standing, plan_round
 from qidpfl_shared.core.privacy.account import PrivacyAccount
 from qidpfl_shared.core.reward import RewardPolicy
-from qidpfl_shared.core.round_rules import Participant
+from qidpfl_shared.core.round_rules import Participant, RoundRules
 from qidpfl_shared.protocol.releases import HISTOGRAM, release_of
 
 from ...domain import BudgetState, Task
@@ -47,14 +46,8 @@ class PlanAuditor:
             invited_ids = record.in_order(iter(record.invitations))
             gaps = label_gaps(self._task.spec, record.clients.values())
             participants = {known: self._participant(record, known, gaps.get(known)) for known in invited_ids}
-            has_prices = self._task.spec.market is not MarketKind.CONTEST
-            _compare(
-                record,
-                invited_ids,
-                self._plan(record, list(participants.values()), report),
-                report,
-                has_prices=has_prices,
-            )
+            plan = self._plan(record, list(participants.values()), report)
+            _compare(record, invited_ids, plan, self._rules, report)
             self._audit_budgets(record, participants, report)
         finally:
             self._advance(record)
@@ -126,8 +119,7 @@ def _before_the_rounds(account: PrivacyAccount) -> PrivacyAccount:
     return replace(account, releases=tuple(known for known in account.releases if known.name == HISTOGRAM))
 
 
-def _compare(record: RoundRecord, invited_ids: list[str], plan: RoundPlan, report: Report, *, has_prices: bool) -> None:
-    """Compare a round with its plan. `has_prices`: the market sells limited budgets, so every limit is stored."""
+def _compare(record: RoundRecord, invited_ids: list[str], plan: RoundPlan, rules: RoundRules, report: Report) -> None:
     round_, place = record.round_, record.place
     report.require(plan.status is PlanStatus.PLANNED, f"{place}: no round could be planned: {plan.status}")
     reward = math.isclose(round_.reward_micro, plan.reward_micro, rel_tol=_TOLERANCE, abs_tol=1)
@@ -143,6 +135,7 @@ def _compare(record: RoundRecord, invited_ids: list[str], plan: RoundPlan, repor
         same = invitation.standing is standing and math.isclose(invitation.expected_rho, rho, rel_tol=_TOLERANCE)
         if invitation.rho_limit is not None:
             same = same and math.isclose(invitation.rho_limit, limit, rel_tol=_TOLERANCE)
-        elif has_prices and standing is Standing.INVITED:
+        elif rules.design.fixes_payments and standing is Standing.INVITED:
+            # Without its limit a larger budget, and its payment, would pass.
             same = False
         report.require(same, f"{place}, client {client_id}: the invitation is not that of the plan")

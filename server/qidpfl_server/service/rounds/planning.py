@@ -6,7 +6,6 @@ from typing import Protocol
 
 from qidpfl_shared.core.arguments import Vector
 from qidpfl_shared.core.custom_rules import CustomRuleFailed, PastRound
-from qidpfl_shared.core.markets.design import MarketKind
 from qidpfl_shared.core.money import from_micro
 from qidpfl_shared.core.noise_audit import alignment_score
 from qidpfl_shared.core.planning import PlanStatus, RoundPlan, Standing, plan_round
@@ -230,7 +229,7 @@ def _insert_round(tx: Transaction, task: Task, plan: RoundPlan, clients: list[Cl
         opened_at=now,
     )
     # A client of release 0.1.0 accepts no other bound than that of the spec, unless the task has a defence.
-    known = task.spec.defence is not None or task.is_versioned or task.spec.market is not MarketKind.CONTEST
+    known = task.spec.defence is not None or task.is_versioned or task.spec.design.fixes_payments
     bounded = known and plan.reward_micro > 0
     tx.rounds.insert(round_)
     tx.rounds.invite(

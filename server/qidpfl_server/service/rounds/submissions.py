@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TypeVar
 
-from qidpfl_shared.core.markets.design import MarketKind, Terms
+from qidpfl_shared.core.markets.design import Terms
 from qidpfl_shared.core.planning import Standing
 from qidpfl_shared.core.privacy.mechanisms import Mechanism
 from qidpfl_shared.core.reward import RewardPolicy
@@ -271,7 +271,7 @@ class BudgetBatch(_Batch):
         limit = self._snapshot.invitations[client.client_id].rho_limit
         largest = largest if limit is None else min(largest, limit)
         # Where each budget has a price of its own, payments add up to the reward only without a tolerance.
-        slack = _TOLERANCE if self._task.spec.market is MarketKind.CONTEST else 0.0
+        slack = 0.0 if self._rules.design.fixes_payments else _TOLERANCE
         if not smallest * (1 - _TOLERANCE) <= rho <= largest * (1 + slack):
             raise RequestRefused(ErrorCode.OUT_OF_BOUNDS, f"rho must lie in [{smallest!r}, {largest!r}] in this round")
 

@@ -5,7 +5,6 @@ value: it would only win where the price is below its value, or lose where the p
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -14,10 +13,10 @@ import numpy.typing as npt
 
 from .. import arguments
 from ..arguments import ImpossibleArgument, Mask, Numbers, Vector
-from ..money import MICRO, Split, from_micro
+from ..money import MICRO, from_micro
 from ..participation import Invitation
 from ..reward import Market, cheapest_reward
-from .design import TOLERANCE, Clearing, Sale, Terms, paid_apart, sellable
+from .design import TOLERANCE, Clearing, FixedPayments, Sale, Terms, sellable
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -90,7 +89,7 @@ def _smallest(ratios: Vector, count: int) -> tuple[npt.NDArray[np.intp], int | N
 
 
 @dataclass(frozen=True, kw_only=True)
-class Auction:
+class Auction(FixedPayments):
     """The auction of a task. Without a number of `winners` all clients but one win, and at least `min_clients`.
 
     `largest_value` is the price if all clients win: the largest value that the task accepts. No budget of the task is
@@ -147,19 +146,6 @@ class Auction:
         budgets, unable = sellable(np.minimum(total / count, caps), self.smallest_rho)
         return Clearing(total=total, budgets=budgets, limits=budgets, unable=unable)
 
-    def split(
-        self,
-        *,
-        reward_micro: int,
-        total: float,
-        declared: Sequence[float],
-        planned: Sequence[float],
-        delivered: Sequence[bool],
-    ) -> Split:
-        return paid_apart(
-            self, reward_micro=reward_micro, total=total, declared=declared, planned=planned, delivered=delivered
-        )
-
     def answer(self, terms: Terms, *, privacy_value: float, cap: float) -> Sale:
         """All that a winner may sell: the price is at least its value."""
         rho = min(cap, terms.limit)
@@ -177,7 +163,7 @@ class Auction:
             return f"a budget of up to {terms.limit:.6g}, more than the {terms.total:.6g} that the reward buys"
         return None
 
-    def payment(self, terms: Terms, rho: float) -> int | None:
+    def payment(self, terms: Terms, rho: float) -> int:
         """R·ρ/S to the nearest micro-unit, at most R."""
         part = Fraction(rho) / Fraction(terms.total)
         return min(round(terms.reward_micro * part), terms.reward_micro)

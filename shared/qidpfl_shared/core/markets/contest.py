@@ -36,6 +36,10 @@ class Contest:
         return True
 
     @property
+    def fixes_payments(self) -> bool:
+        return False
+
+    @property
     def announces_base(self) -> bool:
         return False
 

@@ -6,6 +6,7 @@ refuse them. A settlement pays by `split`. The planner asks what clients with kn
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -83,6 +84,13 @@ class MarketDesign(Protocol):
         """Whether clients report their privacy values."""
 
     @property
+    def fixes_payments(self) -> bool:
+        """Whether the payment of a client depends on its own budget alone.
+
+        Then the largest budget of each seller is stored and announced, and no rounding may exceed it.
+        """
+
+    @property
     def announces_base(self) -> bool:
         """Whether a client must know the budget that the plan expects of it."""
 
@@ -128,22 +136,32 @@ class MarketDesign(Protocol):
         """What these clients earn in a plan with these budgets if they sell the budgets `sold`, in units of money."""
 
 
-def paid_apart(
-    design: MarketDesign,
-    *,
-    reward_micro: int,
-    total: float,
-    declared: Sequence[float],
-    planned: Sequence[float],
-    delivered: Sequence[bool],
-) -> Split:
-    """Pay each client what its own budget earns; the server keeps the rest. For markets with fixed payments."""
-    payments = [0] * len(declared)
-    for place, (rho, base, there) in enumerate(zip(declared, planned, delivered, strict=True)):
-        if there and rho > 0:
-            terms = Terms(reward_micro=reward_micro, total=total, limit=math.inf, base=base)
-            payments[place] = design.payment(terms, rho) or 0
-    return Split(payments=tuple(payments), kept=reward_micro - sum(payments))
+class FixedPayments(ABC):
+    """A market in which the payment of a client depends on its own budget alone; the server keeps the rest."""
+
+    @property
+    def fixes_payments(self) -> bool:
+        return True
+
+    @abstractmethod
+    def payment(self, terms: Terms, rho: float) -> int:
+        """What a delivered budget earns, in micro-units."""
+
+    def split(
+        self,
+        *,
+        reward_micro: int,
+        total: float,
+        declared: Sequence[float],
+        planned: Sequence[float],
+        delivered: Sequence[bool],
+    ) -> Split:
+        payments = [0] * len(declared)
+        for place, (rho, base, there) in enumerate(zip(declared, planned, delivered, strict=True)):
+            if there and rho > 0:
+                terms = Terms(reward_micro=reward_micro, total=total, limit=math.inf, base=base)
+                payments[place] = self.payment(terms, rho)
+        return Split(payments=tuple(payments), kept=reward_micro - sum(payments))
 
 
 def sellable(limits: Vector, smallest: float) -> tuple[Vector, Mask]:

@@ -10,7 +10,6 @@ With a prior the values are thought to be uniform between a and b, and the menu 
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -18,10 +17,10 @@ from fractions import Fraction
 import numpy as np
 
 from ..arguments import ImpossibleArgument, Mask, Vector
-from ..money import MICRO, Split, from_micro
+from ..money import MICRO, from_micro
 from ..participation import Invitation, share_bound
 from ..reward import Market, cheapest_reward
-from .design import TOLERANCE, Clearing, Sale, Terms, paid_apart, sellable
+from .design import TOLERANCE, Clearing, FixedPayments, Sale, Terms, sellable
 
 # The part of the reward that stays unspent, so that no rounding of budgets can make the payments exceed it.
 _RESERVE = 1e-9
@@ -34,7 +33,7 @@ class MenuPrior(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Menu:
+class Menu(FixedPayments):
     """The menu of a task whose privacy values lie between a = `smallest_value` and b = `largest_value`.
 
     No budget of the task is below `smallest_rho` or above `largest_rho`.
@@ -58,8 +57,8 @@ class Menu:
 
     def invite(self, *, values: Vector) -> Invitation:
         """All clients that can sell."""
-        nobody = np.zeros(values.size, dtype=np.bool_)
-        return Invitation(invited=~nobody, priced_out=nobody, below_min_share=nobody.copy())
+        none = np.zeros(values.size, dtype=np.bool_)
+        return Invitation(invited=~none, priced_out=none, below_min_share=none.copy())
 
     def counted_values(self, *, values: Vector, invited: Mask) -> Vector:
         """The largest value for every client: no client has reported its own."""
@@ -92,19 +91,6 @@ class Menu:
         bases, unable = sellable(bases, self.smallest_rho)
         return Clearing(
             total=total, budgets=bases, limits=np.minimum(bases * self._largest_multiple, caps), unable=unable
-        )
-
-    def split(
-        self,
-        *,
-        reward_micro: int,
-        total: float,
-        declared: Sequence[float],
-        planned: Sequence[float],
-        delivered: Sequence[bool],
-    ) -> Split:
-        return paid_apart(
-            self, reward_micro=reward_micro, total=total, declared=declared, planned=planned, delivered=delivered
         )
 
     def answer(self, terms: Terms, *, privacy_value: float, cap: float) -> Sale:

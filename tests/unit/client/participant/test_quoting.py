@@ -43,7 +43,7 @@ def test_a_quote_is_the_clients_part_of_the_plan_at_its_own_value(factor: float)
     assert found.earned == pytest.approx(budget / plan.total * plan.reward_micro / MICRO)
     assert found.rho == pytest.approx(budget + 0.1)
     assert found.epsilon == epsilon_from_rho(rho=found.rho, delta=1e-5)
-    # At the true value 1, whatever was reported.
+    # At the true value 1, for every report.
     assert found.utility == pytest.approx(found.earned - 30 * budget)
 
 

@@ -1,4 +1,4 @@
-"""The menu: the best choice is the true one, nobody loses, and the reward covers every choice."""
+"""The menu: the best choice is the true one, no client loses, and the reward covers every choice."""
 
 import math
 
